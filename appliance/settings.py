@@ -1,0 +1,308 @@
+"""Every knob once: name, type, default, meaning. The only module that reads the environment.
+
+A knob's flag is its name with dashes (``max_model_len`` → ``--max-model-len``), its environment variable its name in
+capitals behind ``BREADBOX_`` (``BREADBOX_MAX_MODEL_LEN``). Flag beats environment beats default. The README's table
+of knobs is generated from `KNOBS`, so a new field here is documented as soon as it exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from appliance.errors import SettingsError
+
+ENV_PREFIX = "BREADBOX_"
+_SIZE_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_SIZE_UNITS |= {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+
+
+def parse_size(text: str) -> int:
+    """Read ``4GiB``, ``512M``, ``8k`` or a plain number. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    if not match or match[2] not in _SIZE_UNITS:
+        raise ValueError(f"{text!r} is not a number with an optional unit such as 8k, 512M or 4GiB")
+    return int(float(match[1]) * _SIZE_UNITS[match[2]])
+
+
+def parse_bool(text: str) -> bool:
+    """Read true/false, yes/no, on/off, 1/0. Raises ValueError."""
+    word = text.strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError(f"{text!r} is not true or false")
+
+
+def parse_json_object(text: str) -> dict[str, Any]:
+    """Read a JSON object. Raises ValueError."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object is expected")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """How one setting is read and described. ``parse`` turns one word into a value and raises ValueError."""
+
+    name: str
+    default: Any
+    help: str
+    group: str
+    parse: Callable[[str], Any]
+    metavar: str
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+    is_secret: bool = False
+    check: Callable[[Any], str | None] | None = None
+
+    @property
+    def flag(self) -> str:
+        """The command line flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return ENV_PREFIX + self.name.upper()
+
+    def read(self, words: Sequence[str]) -> Any:
+        """Turn the words given for this knob into its value. Raises ValueError with a message for people."""
+        values = [self._read_one(word) for word in words]
+        value = tuple(values) if self.is_list else values[-1]
+        problem = self.check(value) if self.check else None
+        if problem:
+            raise ValueError(problem)
+        return value
+
+    def _read_one(self, word: str) -> Any:
+        value = self.parse(word)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{word!r} is not one of {', '.join(self.choices)}")
+        return value
+
+
+def _between(low: float, high: float | None = None) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        if value is None or (value >= low and (high is None or value <= high)):
+            return None
+        return f"{value} is out of range: " + (f"at least {low}" if high is None else f"{low} to {high}")
+
+    return check
+
+
+def _knob(
+    default: Any,
+    help: str,
+    group: str,
+    *,
+    parse: Callable[[str], Any] | None = None,
+    metavar: str = "",
+    choices: tuple[str, ...] = (),
+    is_list: bool = False,
+    is_secret: bool = False,
+    check: Callable[[Any], str | None] | None = None,
+) -> Any:
+    kind = parse or (parse_bool if isinstance(default, bool) else type(default) if default is not None else str)
+    names = {int: "N", float: "X", parse_bool: "BOOL", parse_size: "SIZE", Path: "PATH", parse_json_object: "JSON"}
+    meta = {
+        "help": help,
+        "group": group,
+        "parse": kind,
+        "metavar": metavar or names.get(kind, "TEXT"),
+        "choices": choices,
+        "is_list": is_list,
+        "is_secret": is_secret,
+        "check": check,
+    }
+    return field(default=default, metadata=meta)
+
+
+_SERVER, _MODEL, _ENGINE, _API, _BOX = "Server", "Model", "Engine", "API", "Box"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The effective settings of a box. Frozen; build it with `load_settings` or, in a test, directly."""
+
+    # fmt: off
+    host: str = _knob("0.0.0.0", "address the proxy listens on", _SERVER)  # noqa: S104 - a server in a container
+    port: int = _knob(8000, "port the proxy listens on", _SERVER, check=_between(1, 65535))
+    uds: Path | None = _knob(None, "listen on this unix socket instead of host and port", _SERVER, parse=Path)
+    root_path: str = _knob("", "path prefix under which an outer proxy publishes the box", _SERVER)
+    api_key: tuple[str, ...] = _knob((), "key that clients must send as a bearer token (repeatable; the variable takes a comma-separated list); none = open", _SERVER, parse=str, is_list=True, is_secret=True, metavar="KEY")
+    allowed_origins: tuple[str, ...] = _knob((), "origins that browsers may call from (CORS); * for any", _SERVER, parse=str, is_list=True, metavar="ORIGIN")
+    allowed_methods: tuple[str, ...] = _knob(("*",), "methods that CORS allows", _SERVER, parse=str, is_list=True, metavar="METHOD")
+    allowed_headers: tuple[str, ...] = _knob(("*",), "request headers that CORS allows", _SERVER, parse=str, is_list=True, metavar="HEADER")
+    allow_credentials: bool = _knob(False, "let browsers send credentials across origins", _SERVER)
+    disable_fastapi_docs: bool = _knob(False, "do not serve /docs, /redoc and /openapi.json", _SERVER)
+    max_body_bytes: int | None = _knob(None, "largest request body; default: what the model's context can need", _SERVER, parse=parse_size, check=_between(1024))
+
+    model: tuple[Path, ...] = _knob((), "baked model folder to serve (repeatable, also as plain arguments)", _MODEL, parse=Path, is_list=True)
+    models_dir: Path = _knob(Path("~/.cache/breadbox/models"), "where baked models live; served when no model is named", _MODEL, parse=Path)
+    served_model_name: tuple[str, ...] = _knob((), "name(s) the model answers to, first one reported; with several models NAME=MODEL-INDEX is not needed: one name per model in order", _MODEL, parse=str, is_list=True, metavar="NAME")
+    chat_template: str | None = _knob(None, "chat template (file, or the template itself) instead of the model's", _MODEL)
+    generation_config: str = _knob("auto", "where sampling defaults come from: the model's generation_config.json (auto), none of it (vllm), or a folder", _MODEL)
+    override_generation_config: dict[str, Any] | None = _knob(None, "JSON object of sampling defaults over the model's", _MODEL, parse=parse_json_object)
+
+    device: str = _knob("auto", "where the engine computes", _ENGINE, choices=("auto", "cpu", "cuda"))
+    dtype: str = _knob("auto", "type of activations and unquantized weights; auto = float32 on a CPU, the model's own on a GPU", _ENGINE, choices=("auto", "float32", "bfloat16", "float16"))
+    max_model_len: int | None = _knob(None, "longest prompt + output in tokens; default: the model's context", _ENGINE, parse=parse_size, check=_between(1))
+    max_num_seqs: int = _knob(128, "requests that run at once", _ENGINE, check=_between(1, 4096))
+    max_num_batched_tokens: int = _knob(2048, "token budget of one step", _ENGINE, parse=parse_size, check=_between(1))
+    block_size: int = _knob(16, "tokens in a KV cache block", _ENGINE, check=_between(1, 256))
+    gpu_memory_utilization: float = _knob(0.92, "share of a GPU's memory for weights and KV cache", _ENGINE, check=_between(0.05, 1.0))
+    kv_cache_memory: int | None = _knob(None, "size of the KV cache; default on a CPU: a quarter of free memory, 4 GiB at most", _ENGINE, parse=parse_size, check=_between(1))
+    num_gpu_blocks_override: int | None = _knob(None, "exact number of KV cache blocks", _ENGINE, parse=int, check=_between(1))
+    enable_prefix_caching: bool = _knob(True, "reuse the KV cache of equal prompt beginnings", _ENGINE)
+    enable_chunked_prefill: bool = _knob(True, "let long prompts be computed over several steps beside running requests", _ENGINE)
+    long_prefill_token_threshold: int = _knob(0, "most tokens of one prompt in a step while other requests run; 0 = no limit", _ENGINE, parse=parse_size, check=_between(0))
+    scheduling_policy: str = _knob("fcfs", "which waiting request is next: first come first served, or by its priority", _ENGINE, choices=("fcfs", "priority"))
+    seed: int = _knob(0, "seed of everything random that has no seed of its own", _ENGINE)
+    num_threads: int | None = _knob(None, "threads the engine computes with on a CPU; default: the cores it may use", _ENGINE, parse=int, check=_between(1, 1024))
+
+    api_workers: int | None = _knob(None, "API processes; default: chosen from the cores", _API, parse=int, check=_between(1, 64))
+    max_logprobs: int = _knob(20, "most logprobs per token a request may ask for; -1 = whole vocabulary", _API, check=_between(-1))
+    max_n: int = _knob(128, "most choices (n) per request", _API, check=_between(1, 16384))
+    max_stop_strings: int = _knob(4, "most stop strings per request", _API, check=_between(0, 1024))
+    max_prompts: int = _knob(1024, "most prompts in one completions request", _API, check=_between(1))
+    enable_prompt_tokens_details: bool = _knob(True, "report cached prompt tokens in usage", _API)
+    enable_force_include_usage: bool = _knob(False, "stream usage even when the client does not ask for it", _API)
+    enable_server_load_tracking: bool = _knob(True, "count requests in flight for /load", _API)
+    enable_tokenizer_info_endpoint: bool = _knob(False, "serve /tokenizer_info", _API)
+    return_tokens_as_token_ids: bool = _knob(False, "write tokens in logprobs as token_id:N", _API)
+    response_role: str = _knob("assistant", "role of chat answers", _API)
+    sse_keep_alive_interval: float = _knob(10.0, "seconds of silence after which a stream gets a comment; 0 = never", _API, check=_between(0, 3600))
+    max_resumes: int = _knob(3, "times a request is taken up again after the engine was lost", _API, check=_between(0, 100))
+    engine_wait: float = _knob(60.0, "seconds a request waits for an engine that is restarting", _API, check=_between(0, 3600))
+
+    run_dir: Path | None = _knob(None, "folder for sockets and rendered configuration; default: a fresh temporary one", _BOX, parse=Path)
+    shutdown_timeout: float = _knob(30.0, "seconds that running requests get to finish on SIGTERM", _BOX, check=_between(0, 3600))
+    log_level: str = _knob("info", "how much is logged", _BOX, choices=("debug", "info", "warning", "error"))
+    # fmt: on
+
+
+KNOBS: tuple[Knob, ...] = tuple(
+    Knob(name=f.name, default=f.default, **f.metadata)
+    for f in dataclasses.fields(Settings)
+)
+KNOB_BY_NAME = {knob.name: knob for knob in KNOBS}
+
+
+@dataclass(frozen=True)
+class LoadedSettings:
+    """Settings and, per knob, where its value came from: "flag", "environment" or "default"."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` a flag for each knob, grouped; values stay words until `load_settings` reads them."""
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(k.group for k in KNOBS)}
+    for knob in KNOBS:
+        _add_flag(groups[knob.group], knob)
+
+
+def _add_flag(group: argparse._ArgumentGroup, knob: Knob) -> None:
+    about = f"{knob.help} [{knob.variable}; default: {describe_default(knob)}]".replace("%", "%%")
+    if isinstance(knob.default, bool):
+        group.add_argument(knob.flag, dest=knob.name, action="store_const", const=["true"], help=about)
+        no = "--no-" + knob.name.replace("_", "-")
+        group.add_argument(no, dest=knob.name, action="store_const", const=["false"], help=argparse.SUPPRESS)
+    else:
+        metavar = "{" + ",".join(knob.choices) + "}" if knob.choices else knob.metavar
+        nargs = "+" if knob.is_list else 1
+        group.add_argument(knob.flag, dest=knob.name, action="extend", nargs=nargs, metavar=metavar, help=about)
+
+
+def describe_default(knob: Knob) -> str:
+    """The default as people read it."""
+    if isinstance(knob.default, bool):
+        return "on" if knob.default else "off"
+    if knob.default is None or knob.default == () or knob.default == "":
+        return "none"
+    return " ".join(knob.default) if isinstance(knob.default, tuple) else str(knob.default)
+
+
+def load_settings(
+    flags: Mapping[str, Sequence[str] | None], environ: Mapping[str, str] | None = None
+) -> LoadedSettings:
+    """Combine flag words (from a parser made by `add_flags`), environment and defaults.
+
+    Raises SettingsError with every problem found, not just the first.
+    """
+    env = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    for knob in KNOBS:
+        words, source, name = _words(knob, flags, env)
+        sources[knob.name] = source
+        try:
+            if words is not None:
+                values[knob.name] = knob.read(words)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    problems += [f"{name}: there is no such setting" for name in unknown_variables(env)]
+    if problems:
+        raise SettingsError(problems)
+    return LoadedSettings(Settings(**values), sources)
+
+
+def _words(
+    knob: Knob, flags: Mapping[str, Sequence[str] | None], env: Mapping[str, str]
+) -> tuple[Sequence[str] | None, str, str]:
+    given = flags.get(knob.name)
+    if given is not None:
+        return given, "flag", knob.flag
+    text = env.get(knob.variable)
+    if text is None or text == "":
+        return None, "default", knob.flag
+    words = [word.strip() for word in text.split(",") if word.strip()] if knob.is_list else [text]
+    return (words or None), "environment", knob.variable
+
+
+_OTHER_VARIABLES = {"BREADBOX_SETTINGS_FILE"}
+
+
+def unknown_variables(env: Iterable[str]) -> list[str]:
+    """Variables with our prefix that no knob reads: misspelt ones must not be ignored in silence."""
+    known = {knob.variable for knob in KNOBS} | _OTHER_VARIABLES
+    return sorted(name for name in env if name.startswith(ENV_PREFIX) and name not in known)
+
+
+def to_json(settings: Settings) -> str:
+    """Serialize for the box's own processes (the run directory is private to the user)."""
+    return json.dumps(dataclasses.asdict(settings), default=str, indent=1)
+
+
+def from_json(text: str) -> Settings:
+    """Inverse of `to_json`."""
+    values = json.loads(text)
+    for name, value in values.items():
+        knob = KNOB_BY_NAME[name]
+        if value is not None and knob.parse is Path:
+            values[name] = tuple(map(Path, value)) if knob.is_list else Path(value)
+        elif knob.is_list:
+            values[name] = tuple(value)
+    return Settings(**values)
+
+
+def load_rendered() -> Settings:
+    """Read the settings that the supervisor rendered for this process (path in BREADBOX_SETTINGS_FILE)."""
+    return from_json(Path(os.environ["BREADBOX_SETTINGS_FILE"]).read_text())
+
+
+def hub_token() -> str | None:
+    """The Hugging Face token, for baking only."""
+    return os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")

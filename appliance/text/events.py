@@ -1,0 +1,58 @@
+"""The one event stream that every protocol prints: what a generation says, in order.
+
+A choice's events are any number of `Content`, `Reasoning`, `ToolCallStart`, `ToolCallArguments`, then exactly one
+`Finish`. A collected answer is the same stream, folded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.messages import TokenLogprobs
+
+
+@dataclass(slots=True)
+class Content:
+    """Answer text. ``token_ids``/``logprobs`` are the tokens produced since the last event (text may lag behind
+    them: characters split over tokens and possible stop strings are held back); the text may be empty then."""
+
+    text: str
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+
+
+@dataclass(slots=True)
+class Reasoning:
+    """Text of the model's thinking."""
+
+    text: str
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+
+
+@dataclass(slots=True)
+class ToolCallStart:
+    """A tool call begins: its index among the choice's calls, its id and the function's whole name, once."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(slots=True)
+class ToolCallArguments:
+    """A piece of the arguments' JSON text; the pieces concatenate to the whole."""
+
+    index: int
+    text: str
+
+
+@dataclass(slots=True)
+class Finish:
+    """The end of a choice: finish_reason stop, length, tool_calls, abort; stop_reason the stop string or token id."""
+
+    finish_reason: str
+    stop_reason: str | int | None = None
+
+
+Event = Content | Reasoning | ToolCallStart | ToolCallArguments | Finish

@@ -1,0 +1,36 @@
+"""The engine's whole configuration, finished and frozen. Whoever starts an engine builds one of these; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What an engine needs to know before it starts. What it finds out (block count, dtype) lives in `RunnerInfo`.
+
+    Sizes are in bytes, lengths in tokens. ``None`` means "derive it": the model's own context for `max_model_len`,
+    a share of free memory for `kv_cache_memory_bytes`.
+    """
+
+    model_path: Path  # a baked model folder
+    socket_path: Path  # unix socket that the engine binds
+    served_model_name: str = "model"
+    device: str = "auto"  # auto, cpu, cuda
+    dtype: str = "auto"  # auto, float32, bfloat16, float16
+    max_model_len: int | None = None
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.92
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: str = "fcfs"  # fcfs, priority
+    seed: int = 0
+    num_threads: int | None = None
+    log_level: str = "info"
+    extra_eos_token_ids: tuple[int, ...] = field(default=())  # beside those of the baked generation_config.json

@@ -1,0 +1,176 @@
+"""Every struct that crosses the engine's socket: msgpack-encoded tagged unions, token ids only. No torch.
+
+Worker → engine: `EngineRequest`; engine → worker: `EngineReply`. One message is one ZMQ frame. Lists of token ids
+are plain lists of ints; log-probabilities are natural logarithms of the raw distribution (before temperature,
+penalties, bias and masks).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to pick tokens and when to stop. Ranges are checked by the API; the engine trusts them.
+
+    ``seed`` is always set (the API draws one where the caller gave none), because the noise of output position ``k``
+    is a function of ``(seed, k, token id)`` and a request must be able to go on after the engine was lost.
+    """
+
+    max_tokens: int  # ≥ 1; counts every output token, resumed ones included
+    seed: int  # signed 64 bit
+    min_tokens: int = 0  # until then EOS and stop_token_ids are masked
+    temperature: float = 1.0  # 0 = greedy
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words_token_ids: list[list[int]] | None = None  # each: a banned run of tokens
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None off, 0 sampled token only, k top-k too, -1 whole vocabulary
+    prompt_logprobs: int | None = None  # same scale, for each prompt token but the first
+    logprob_token_ids: list[int] | None = None  # these ids' logprobs as well
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"):
+    """Generate for one prompt. ``n > 1`` is n of these with seed, seed+1, …
+
+    ``resumed_token_ids`` are output tokens that were already produced (and delivered) before: the engine treats the
+    request as it treats a preempted one and goes on at output position ``len(resumed_token_ids)``.
+    """
+
+    request_id: str  # unique among the requests in flight
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    resumed_token_ids: list[int] = []
+    arrival_time: float = 0.0  # seconds since the epoch; orders equal priorities and starts TTFT
+    priority: int = 0  # lower first, under --scheduling-policy priority
+    cache_salt: str | None = None  # isolates the prefix cache
+
+
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
+    """Drop these requests; unknown ids are ignored. Blocks are free within one step. No reply."""
+
+    request_ids: list[str]
+
+
+class InfoRequest(msgspec.Struct, frozen=True, tag="info"):
+    """Ask for `EngineInfo`; answered while the model is still loading, too."""
+
+    call_id: int
+
+
+class MetricsRequest(msgspec.Struct, frozen=True, tag="metrics"):
+    """Ask for the engine's metrics in Prometheus text exposition."""
+
+    call_id: int
+
+
+class ResetPrefixCacheRequest(msgspec.Struct, frozen=True, tag="reset_prefix_cache"):
+    """Forget all cached blocks; refused while blocks are in use."""
+
+    call_id: int
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Answer to `Ping`."""
+
+
+EngineRequest = GenerateRequest | AbortRequest | InfoRequest | MetricsRequest | ResetPrefixCacheRequest | Pong
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Raw log-probability of one chosen token, its rank (1 = most likely), and the likeliest others, best first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]] = []  # (token id, logprob); holds exactly the k asked for
+
+
+class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one or more steps produced for one request. Mergeable: see `merge_outputs`.
+
+    ``finish_reason`` is None until the last output: "stop", "length", "abort" or "error". ``stop_reason`` is the stop
+    token id that ended it, None for EOS. The stopping token is in ``token_ids``.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None  # parallel to token_ids, if asked for
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # whole list, once, first entry None
+    num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; on the first output only
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    error: str | None = None  # with finish_reason "error": one line for the caller
+    error_param: str | None = None  # the request's field that is wrong (a 400), None for an engine fault (a 500)
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """One step's outputs for one worker (several steps' where the worker reads slowly)."""
+
+    outputs: list[RequestOutput]
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag="info"):
+    """State and facts of an engine process. Facts about the model are 0 / empty until ``is_ready``."""
+
+    call_id: int
+    engine_id: str  # new for each engine process: a change means the engine restarted
+    pid: int
+    phase: str  # "starting", "loading weights", "allocating kv cache", "warming up", "ready", "failed"
+    percent: float  # 0 … 100 of the whole start
+    is_ready: bool
+    phase_seconds: dict[str, float]  # finished phases, in order
+    error: str | None = None  # with phase "failed": why
+    max_model_len: int = 0
+    vocab_size: int = 0
+    block_size: int = 0
+    num_gpu_blocks: int = 0
+    dtype: str = ""
+    device: str = ""
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_cache_usage: float = 0.0  # 0 … 1
+
+
+class MetricsReply(msgspec.Struct, frozen=True, tag="metrics"):
+    """Prometheus text exposition of everything the engine counts."""
+
+    call_id: int
+    text: str
+
+
+class ResetPrefixCacheReply(msgspec.Struct, frozen=True, tag="reset_prefix_cache"):
+    """Whether the cache was emptied (False while blocks are in use)."""
+
+    call_id: int
+    success: bool
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Sent about once a second to each known worker: finds out that one vanished, tells the others we live."""
+
+    engine_id: str
+
+
+EngineReply = Outputs | EngineInfo | MetricsReply | ResetPrefixCacheReply | Ping
+
+encode = msgspec.msgpack.Encoder().encode
+decode_request = msgspec.msgpack.Decoder(EngineRequest).decode
+decode_reply = msgspec.msgpack.Decoder(EngineReply).decode
+
+
+def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
+    """Append `newer` to `older` in place: what a slow reader gets instead of a growing queue."""
+    older.token_ids = older.token_ids + newer.token_ids
+    if newer.logprobs is not None:
+        older.logprobs = (older.logprobs or []) + newer.logprobs
+    for name in ("prompt_logprobs", "num_cached_tokens", "finish_reason", "stop_reason", "error", "error_param"):
+        if getattr(newer, name) is not None:
+            setattr(older, name, getattr(newer, name))

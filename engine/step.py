@@ -1,0 +1,87 @@
+"""The meeting place of scheduler and runner: one step's work and one step's result. No torch.
+
+Plain data, so that it can be broadcast to the ranks of a tensor-parallel group. In the engine's own process the
+lists are the request's own (not copies): the runner must not change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.messages import SamplingParams, TokenLogprobs
+
+
+@dataclass(slots=True)
+class StepRow:
+    """One request's share of a step: compute tokens ``[num_computed_tokens, + num_scheduled_tokens)``.
+
+    Token ``i`` of a request is ``prompt_token_ids[i]`` or, past the prompt, ``output_token_ids[i - len(prompt)]``.
+    ``block_ids`` covers every token up to the end of this step. ``samples`` is True when the row reaches the last
+    known token, so that a new token is drawn, for output position ``len(output_token_ids)``.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    block_ids: list[int]
+    sampling: SamplingParams
+    samples: bool
+    wants_prompt_logprobs: bool = False  # this chunk's prompt logprobs are asked for
+
+
+@dataclass(slots=True)
+class StepInput:
+    """Rows in scheduling order; never empty."""
+
+    rows: list[StepRow]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens this step computes."""
+        return sum(row.num_scheduled_tokens for row in self.rows)
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """Parallel to `StepInput.rows`.
+
+    ``token_ids[r]`` is the list of new tokens of row r (empty where it does not sample; one, or several with
+    speculation). ``logprobs[r]`` is parallel to it where asked for, else None. ``prompt_logprobs[r]`` holds this
+    chunk's entries: for a chunk that computes prompt positions [a, b) the logprobs of prompt tokens a+1 … min(b, p-1).
+    """
+
+    token_ids: list[list[int]]
+    logprobs: list[list[TokenLogprobs] | None] = field(default_factory=list)
+    prompt_logprobs: list[list[TokenLogprobs] | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerInfo:
+    """What loading found out; the scheduler is built from it."""
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    dtype: str
+    device: str
+
+
+class Runner(Protocol):
+    """Owns model, KV tensors and sampler; executes one step."""
+
+    @property
+    def info(self) -> RunnerInfo:
+        """Facts found while loading."""
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Run one forward pass and sample. Any exception is a fault of the engine, not of a request."""
+
+
+Progress = Callable[[str, float], None]
+"""Called while loading: (phase, percent of the whole start, 0 … 100)."""
