@@ -1,0 +1,103 @@
+"""The catalogue of ops: name → implementations. An op is one callable signature with several implementations.
+
+``engine/kernels/<op>/reference.py`` is plain torch and the truth; ``cpu.py`` binds the C++ library
+(`engine.kernels.native`); ``kernel.py`` is Triton. `resolve_ops` picks one implementation of every op, once, when the
+model is built; model code never asks again. Each implementation of an op is a function of the op's own name in its
+module, listed in `CATALOGUE`; ``shapes.py`` beside it yields the cases that the sweep test feeds to all of them.
+
+Conventions: T = tokens of the step, R = its rows (requests), K and N = input and output channels, H and KV = query and
+key/value heads, D = head size, I = intermediate size. Activations are contiguous ``[T, …]`` in the model's dtype
+(float32 on a CPU unless asked otherwise). **A row's result never depends on the rows beside it, nor on how many there
+are**: chunking, batching and prefix caching must not change a bit.
+
+``prepare_linear(weight[N, K], bias[N] | None, dtype, device) -> Weight``
+    What the implementation multiplies with; opaque to everybody else. `weight` is the mapped tensor in the file's own
+    dtype; `dtype` is the activations'. May keep a view of the mapping; must not write to it.
+``prepare_gate_up(weight[2I, K], bias[2I] | None, dtype, device) -> Weight``
+    The same for `norm_linear_swiglu` (gate rows, then up rows), which may interleave them.
+``prepare_embedding(weight[V, K], dtype, device) -> Table``
+    What `embedding` looks ids up in.
+``kv_block_bytes(block_size, num_kv_heads, head_dim, num_layers, dtype) -> int``
+    Bytes of one block over all layers.
+``make_kv_cache(num_blocks, block_size, num_kv_heads, head_dim, num_layers, dtype, device) -> list[KVLayer]``
+    One opaque layer cache per layer, zeroed.
+
+``embedding(token_ids[T] int64, table) -> x[T, K]``
+``norm_linear(x[T, K], norm_weight[K] | None, eps, weight) -> [T, N]``
+    ``rms_norm(x) @ W^T + bias``, the norm only where norm_weight is given. The head uses it too, on gathered rows.
+``norm_linear_swiglu(x[T, K], norm_weight[K] | None, eps, weight) -> [T, I]``
+    ``silu(gate) * up`` of ``rms_norm(x) @ W^T + bias``.
+``linear_add_(residual[T, N], a[T, K], weight) -> None``
+    ``residual += a @ W^T + bias``, in place.
+``attend(qkv[T, (H+2KV)*D], kv_layer, batch, cos_sin, spec, q_norm[D] | None, k_norm[D] | None) -> [T, H*D]``
+    Per-head RMSNorm of q and k where weights are given, rotary embedding, K and V written to ``batch.slot_mapping``,
+    then causal attention of each row over its block table. May overwrite `qkv`. See `engine.kernels.batch` for
+    `StepBatch` and `AttentionSpec`. ``cos_sin`` is float32 ``[max_model_len, D]``: D/2 cosines, then D/2 sines;
+    dimension j turns with dimension j + D/2 (Hugging Face's half-split order).
+
+Norm weights are contiguous tensors in the model's dtype, on its device. Norms, softmax and sums are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import ConfigError
+from engine.kernels.batch import AttentionSpec, StepBatch
+
+Weight = Any
+Table = Any
+KVLayer = Any
+
+CATALOGUE: dict[str, dict[str, str]] = {
+    # op: {implementation: module}
+    "prepare_linear": {"reference": "engine.kernels.linear.reference"},
+    "prepare_gate_up": {"reference": "engine.kernels.linear.reference"},
+    "prepare_embedding": {"reference": "engine.kernels.embedding.reference"},
+    "kv_block_bytes": {"reference": "engine.kernels.attend.reference"},
+    "make_kv_cache": {"reference": "engine.kernels.attend.reference"},
+    "embedding": {"reference": "engine.kernels.embedding.reference"},
+    "norm_linear": {"reference": "engine.kernels.linear.reference"},
+    "norm_linear_swiglu": {"reference": "engine.kernels.linear.reference"},
+    "linear_add_": {"reference": "engine.kernels.linear.reference"},
+    "attend": {"reference": "engine.kernels.attend.reference"},
+}
+
+IMPLEMENTATIONS = ("reference", "cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """One implementation of every op, as the module docstring describes them."""
+
+    implementation: str
+    prepare_linear: Callable[[Tensor, Tensor | None, torch.dtype, torch.device], Weight]
+    prepare_gate_up: Callable[[Tensor, Tensor | None, torch.dtype, torch.device], Weight]
+    prepare_embedding: Callable[[Tensor, torch.dtype, torch.device], Table]
+    kv_block_bytes: Callable[[int, int, int, int, torch.dtype], int]
+    make_kv_cache: Callable[[int, int, int, int, int, torch.dtype, torch.device], list[KVLayer]]
+    embedding: Callable[[Tensor, Table], Tensor]
+    norm_linear: Callable[[Tensor, Tensor | None, float, Weight], Tensor]
+    norm_linear_swiglu: Callable[[Tensor, Tensor | None, float, Weight], Tensor]
+    linear_add_: Callable[[Tensor, Tensor, Weight], None]
+    attend: Callable[[Tensor, KVLayer, StepBatch, Tensor, AttentionSpec, Tensor | None, Tensor | None], Tensor]
+
+
+def load_op(op: str, implementation: str) -> Callable[..., Any]:
+    """The callable of one implementation. Raises ConfigError where the op does not have it."""
+    modules = CATALOGUE[op]
+    if implementation not in modules:
+        raise ConfigError(f"op {op} has no implementation {implementation!r} (it has {', '.join(sorted(modules))})")
+    function: Callable[..., Any] = getattr(import_module(modules[implementation]), op)
+    return function
+
+
+def resolve_ops(implementation: str) -> Ops:
+    """Every op of one implementation; weights prepared by one cannot be used with another."""
+    return Ops(implementation, **{op: load_op(op, implementation) for op in CATALOGUE})
