@@ -100,6 +100,17 @@ def _between(low: float, high: float | None = None) -> Callable[[Any], str | Non
     return check
 
 
+def _check_root_path(value: str) -> str | None:
+    if value == "" or re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value):
+        return None
+    return f"{value!r} is not a path such as /llm (starts with a slash, does not end with one)"
+
+
+def _check_host(value: str) -> str | None:
+    # Goes into the proxy's configuration file, so it can't be just any text.
+    return None if re.fullmatch(r"[A-Za-z0-9.:_%-]+", value) else f"{value!r} is not an address or host name"
+
+
 def _knob(
     default: Any,
     help: str,
@@ -135,10 +146,10 @@ class Settings:
     """The effective settings of a box. Frozen; build it with `load_settings` or, in a test, directly."""
 
     # fmt: off
-    host: str = _knob("0.0.0.0", "address the proxy listens on", _SERVER)  # noqa: S104 - a server in a container
+    host: str = _knob("0.0.0.0", "address the proxy listens on", _SERVER, check=_check_host)  # noqa: S104 - a server in a container
     port: int = _knob(8000, "port the proxy listens on", _SERVER, check=_between(1, 65535))
     uds: Path | None = _knob(None, "listen on this unix socket instead of host and port", _SERVER, parse=Path)
-    root_path: str = _knob("", "path prefix under which an outer proxy publishes the box", _SERVER)
+    root_path: str = _knob("", "path prefix under which an outer proxy publishes the box", _SERVER, check=_check_root_path)
     api_key: tuple[str, ...] = _knob((), "key that clients must send as a bearer token (repeatable; the variable takes a comma-separated list); none = open", _SERVER, parse=str, is_list=True, is_secret=True, metavar="KEY")
     allowed_origins: tuple[str, ...] = _knob((), "origins that browsers may call from (CORS); * for any", _SERVER, parse=str, is_list=True, metavar="ORIGIN")
     allowed_methods: tuple[str, ...] = _knob(("*",), "methods that CORS allows", _SERVER, parse=str, is_list=True, metavar="METHOD")
@@ -149,7 +160,7 @@ class Settings:
 
     model: tuple[Path, ...] = _knob((), "baked model folder to serve (repeatable, also as plain arguments)", _MODEL, parse=Path, is_list=True)
     models_dir: Path = _knob(Path("~/.cache/breadbox/models"), "where baked models live; served when no model is named", _MODEL, parse=Path)
-    served_model_name: tuple[str, ...] = _knob((), "name(s) the model answers to, first one reported; with several models NAME=MODEL-INDEX is not needed: one name per model in order", _MODEL, parse=str, is_list=True, metavar="NAME")
+    served_model_name: tuple[str, ...] = _knob((), "name(s) the model answers to, the first one is reported; with several models one name for each, in order", _MODEL, parse=str, is_list=True, metavar="NAME")
     chat_template: str | None = _knob(None, "chat template (file, or the template itself) instead of the model's", _MODEL)
     generation_config: str = _knob("auto", "where sampling defaults come from: the model's generation_config.json (auto), none of it (vllm), or a folder", _MODEL)
     override_generation_config: dict[str, Any] | None = _knob(None, "JSON object of sampling defaults over the model's", _MODEL, parse=parse_json_object)
@@ -192,8 +203,7 @@ class Settings:
 
 
 KNOBS: tuple[Knob, ...] = tuple(
-    Knob(name=f.name, default=f.default, **f.metadata)
-    for f in dataclasses.fields(Settings)
+    Knob(name=f.name, default=f.default, **f.metadata) for f in dataclasses.fields(Settings)
 )
 KNOB_BY_NAME = {knob.name: knob for knob in KNOBS}
 
@@ -221,7 +231,8 @@ def _add_flag(group: argparse._ArgumentGroup, knob: Knob) -> None:
         group.add_argument(no, dest=knob.name, action="store_const", const=["false"], help=argparse.SUPPRESS)
     else:
         metavar = "{" + ",".join(knob.choices) + "}" if knob.choices else knob.metavar
-        nargs = "+" if knob.is_list else 1
+        # A key takes one word, so that `--api-key KEY MODEL` doesn't make a key of the model.
+        nargs = "+" if knob.is_list and not knob.is_secret else 1
         group.add_argument(knob.flag, dest=knob.name, action="extend", nargs=nargs, metavar=metavar, help=about)
 
 
@@ -241,22 +252,29 @@ def load_settings(
 
     Raises SettingsError with every problem found, not just the first.
     """
+    loaded, problems = load_settings_and_problems(flags, environ)
+    if problems:
+        raise SettingsError(problems)
+    return loaded
+
+
+def load_settings_and_problems(
+    flags: Mapping[str, Sequence[str] | None], environ: Mapping[str, str] | None = None
+) -> tuple[LoadedSettings, list[str]]:
+    """As `load_settings`, but a wrong value becomes a problem in the list and its knob keeps the default."""
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     problems: list[str] = []
     for knob in KNOBS:
-        words, source, name = _words(knob, flags, env)
-        sources[knob.name] = source
+        words, sources[knob.name], name = _words(knob, flags, env)
         try:
             if words is not None:
                 values[knob.name] = knob.read(words)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     problems += [f"{name}: there is no such setting" for name in unknown_variables(env)]
-    if problems:
-        raise SettingsError(problems)
-    return LoadedSettings(Settings(**values), sources)
+    return LoadedSettings(Settings(**values), sources), problems
 
 
 def _words(
@@ -303,6 +321,17 @@ def load_rendered() -> Settings:
     return from_json(Path(os.environ["BREADBOX_SETTINGS_FILE"]).read_text())
 
 
+def temporary_dirs() -> list[Path]:
+    """Where a run directory may be made, best first (memory-backed ones before the disk)."""
+    candidates = [os.environ.get("XDG_RUNTIME_DIR"), "/run", os.environ.get("TMPDIR"), "/tmp"]  # noqa: S108
+    return [Path(candidate) for candidate in candidates if candidate]
+
+
 def hub_token() -> str | None:
     """The Hugging Face token, for baking only."""
     return os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+
+
+def prometheus_multiproc_dir() -> str | None:
+    """The folder in which API workers share their metrics (prometheus_client reads the same variable)."""
+    return os.environ.get("PROMETHEUS_MULTIPROC_DIR") or None
