@@ -1,0 +1,117 @@
+"""The engine without its socket: requests in, outputs out, one step at a time.
+
+A step is update(execute(schedule())). Everything runs in the caller's thread; only the gauges are read from others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable
+
+from engine.admission import Admission
+from engine.config import EngineConfig
+from engine.errors import RequestError
+from engine.messages import GenerateRequest, RequestOutput
+from engine.metrics import EngineMetrics
+from engine.request import Request
+from engine.scheduler.scheduler import Scheduler, Update
+from engine.step import Runner, RunnerInfo, StepInput, StepOutput
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Scheduler, runner and metrics of one model."""
+
+    info: RunnerInfo
+    """The runner's facts as they hold for requests: max_model_len is cut to the KV cache, eos_token_ids are all."""
+
+    def __init__(self, config: EngineConfig, runner: Runner, metrics: EngineMetrics | None = None) -> None:
+        self._runner = runner
+        self._admission = Admission(runner.info)
+        self.info = _effective_info(config, runner.info, self._admission.max_model_len)
+        self._scheduler = Scheduler(config, self.info)
+        self.metrics = metrics or EngineMetrics(config, self.info)
+        self.metrics.watch(self._scheduler)
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the running batch."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their (next) turn."""
+        return self._scheduler.num_waiting
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the KV blocks in use, 0 … 1."""
+        return self._scheduler.kv_cache_usage
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self._scheduler.num_requests > 0
+
+    def add(self, message: GenerateRequest) -> RequestOutput | None:
+        """Take a request up. Returns an output only where that is all there will be: it is refused (error), or it is
+        a resumed request that had already reached its end.
+        """
+        try:
+            self._check(message)
+        except RequestError as error:
+            return RequestOutput(
+                request_id=message.request_id, finish_reason="error", error=str(error), error_param=error.param
+            )
+        request = Request.from_message(message, now_s=time.monotonic(), wall_time_s=time.time())
+        if self._scheduler.add(request):
+            return None
+        return self._close_resumed(request)
+
+    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+        """Drop these requests and free their blocks at once. Unknown ids are ignored."""
+        now_s = time.monotonic()
+        aborted = self._scheduler.abort(request_ids)
+        for request in aborted:
+            self.metrics.record_finish(request, now_s)
+        return [RequestOutput(request_id=request.request_id, finish_reason="abort") for request in aborted]
+
+    def step(self) -> list[RequestOutput]:
+        """Compute one step. What the runner raises is a fault of the engine and goes through to the caller."""
+        step = self._scheduler.schedule(time.monotonic())
+        if step is None:
+            return []
+        return self._update(step, self._runner.execute(step))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; refused (False) while blocks are in use."""
+        return self._scheduler.reset_prefix_cache()
+
+    def _update(self, step: StepInput, result: StepOutput) -> list[RequestOutput]:
+        updates: list[Update] = self._scheduler.update(step, result)
+        self.metrics.record_step(self._scheduler.stats, updates, time.monotonic())
+        return [output for _, output in updates]
+
+    def _check(self, message: GenerateRequest) -> None:
+        if message.request_id in self._scheduler:
+            raise RequestError(f"request_id {message.request_id!r} is already in flight", "request_id")
+        self._admission.check(message)
+
+    def _close_resumed(self, request: Request) -> RequestOutput:
+        self.metrics.record_finish(request, time.monotonic())
+        return RequestOutput(
+            request_id=request.request_id, finish_reason=request.finish_reason, stop_reason=request.stop_reason
+        )
+
+
+def _effective_info(config: EngineConfig, info: RunnerInfo, max_model_len: int) -> RunnerInfo:
+    if max_model_len < info.max_model_len:
+        logger.warning(
+            "kv cache is smaller than the context max_model_len=%d kv_cache_tokens=%d",
+            info.max_model_len,
+            max_model_len,
+        )
+    eos_token_ids = info.eos_token_ids | frozenset(config.extra_eos_token_ids)
+    return dataclasses.replace(info, max_model_len=max_model_len, eos_token_ids=eos_token_ids)

@@ -1,0 +1,138 @@
+"""A request's host state between steps: its tokens, how far it is computed, when it passed which point.
+
+Knows nothing of blocks (`engine.cache`) or of when it runs (`engine.scheduler`); both keep their marks on it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from engine.messages import GenerateRequest, SamplingParams, TokenLogprobs
+
+
+class RequestStatus(enum.Enum):
+    """Where a request stands. A preempted one waits as well, in front."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()
+    FINISHED = enum.auto()
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Points in time, in seconds of one monotonic clock; None until the point is passed."""
+
+    arrived_s: float
+    queued_s: float
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One thing the engine generates for. Token ``i`` is a prompt token or, past the prompt, an output token."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    sampling: SamplingParams
+    timeline: Timeline
+    arrival_time: float = 0.0
+    priority: int = 0
+    cache_salt: str | None = None
+    arrival_index: int = 0  # given by the scheduler: breaks ties of arrival_time
+
+    num_prompt_tokens: int = field(init=False)
+    num_resumed_tokens: int = field(init=False)
+    stop_token_ids: frozenset[int] = field(init=False)
+    prompt_logprobs: list[TokenLogprobs | None] | None = field(init=False)
+
+    status: RequestStatus = field(init=False, default=RequestStatus.WAITING)
+    num_computed_tokens: int = field(init=False, default=0)
+    num_cached_tokens: int | None = field(init=False, default=None)  # prompt tokens found at the first admission
+    num_counted_prompt_tokens: int = field(init=False)  # so that a recomputed prompt is not counted twice
+    num_preemptions: int = field(init=False, default=0)
+    has_output: bool = field(init=False, default=False)
+    finish_reason: str | None = field(init=False, default=None)
+    stop_reason: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.prompt_token_ids)
+        self.num_resumed_tokens = len(self.output_token_ids)
+        self.num_counted_prompt_tokens = self.num_prompt_tokens if self.is_resumed else 0
+        self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
+        # Prompt logprobs came with the first output token, so whoever resumes has them already.
+        wants_prompt_logprobs = self.sampling.prompt_logprobs is not None and not self.is_resumed
+        self.prompt_logprobs = [None] if wants_prompt_logprobs else None
+
+    @classmethod
+    def from_message(cls, message: GenerateRequest, *, now_s: float, wall_time_s: float) -> Request:
+        """Take up a message that arrived at the engine at `now_s` (monotonic), which is `wall_time_s` (epoch)."""
+        arrival_time = message.arrival_time or wall_time_s
+        waited_s = max(0.0, wall_time_s - arrival_time)
+        return cls(
+            request_id=message.request_id,
+            prompt_token_ids=message.prompt_token_ids,
+            output_token_ids=list(message.resumed_token_ids),
+            sampling=message.sampling,
+            timeline=Timeline(arrived_s=now_s - waited_s, queued_s=now_s),
+            arrival_time=arrival_time,
+            priority=message.priority,
+            cache_salt=message.cache_salt,
+        )
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier engine produced its first tokens."""
+        return self.num_resumed_tokens > 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it got its finish_reason."""
+        return self.finish_reason is not None
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens so far, resumed ones included."""
+        return len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """All known tokens, prompt and output."""
+        return self.num_prompt_tokens + len(self.output_token_ids)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether prompt logprobs are still to be computed and delivered."""
+        return self.prompt_logprobs is not None
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        """Sort key of the priority policy: smaller runs earlier and is preempted later."""
+        return self.priority, self.arrival_time, self.arrival_index
+
+    def token_ids_between(self, start: int, end: int) -> list[int]:
+        """Known tokens ``[start, end)``."""
+        split = self.num_prompt_tokens
+        if end <= split:
+            return self.prompt_token_ids[start:end]
+        if start >= split:
+            return self.output_token_ids[start - split : end - split]
+        return self.prompt_token_ids[start:] + self.output_token_ids[: end - split]
+
+    def preempt(self) -> None:
+        """Forget what was computed; tokens and what was delivered stay."""
+        self.status = RequestStatus.PREEMPTED
+        self.num_computed_tokens = 0
+        self.num_preemptions += 1
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+
+    def finish(self, finish_reason: str, stop_reason: int | None = None) -> None:
+        """Mark the end."""
+        self.status = RequestStatus.FINISHED
+        self.finish_reason = finish_reason
+        self.stop_reason = stop_reason

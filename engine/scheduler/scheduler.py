@@ -1,0 +1,273 @@
+"""One token budget a step, over running requests in order, then over waiting ones.
+
+There is no prefill mode and no decode mode: a request has known tokens and computed tokens, and a step computes some
+of the difference. Leaves the bookkeeping of blocks to `engine.cache`, order and victims to the policy, the end of a
+request to the stop rule, time and counting to `engine.core`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+
+from engine.cache.block_pool import BlockPool
+from engine.cache.block_tables import BlockTables
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.messages import RequestOutput, TokenLogprobs
+from engine.request import Request, RequestStatus
+from engine.scheduler.plan import StepPlan, StepStats
+from engine.scheduler.policy import POLICIES
+from engine.scheduler.stop import StopRule
+from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
+
+logger = logging.getLogger(__name__)
+
+Update = tuple[Request, RequestOutput]
+"""What a step produced for a request, beside the request itself."""
+
+
+class Scheduler:
+    """Holds every unfinished request. `info.max_model_len` must not exceed what the pool can hold."""
+
+    def __init__(self, config: EngineConfig, info: RunnerInfo) -> None:
+        _check(config, info)
+        policy = POLICIES[config.scheduling_policy]
+        self._config = config
+        self._pick_victim = policy.pick_victim
+        self._waiting = policy.make_queue()
+        self._running: list[Request] = []
+        self._requests: dict[str, Request] = {}
+        self._arrivals = itertools.count()
+        self._stop_rule = StopRule(info.eos_token_ids, info.max_model_len)
+        self._tables = BlockTables(
+            BlockPool(info.num_blocks), info.block_size, enable_prefix_caching=config.enable_prefix_caching
+        )
+        self._num_deferred = 0
+        self.stats = StepStats()
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, preempted and deferred ones included."""
+        return len(self._waiting)
+
+    @property
+    def num_deferred(self) -> int:
+        """Those of the waiting that let another compute their prefix first."""
+        return min(self._num_deferred, len(self._waiting))
+
+    @property
+    def num_requests(self) -> int:
+        """Unfinished requests."""
+        return len(self._requests)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the blocks in use, 0 … 1."""
+        return self._tables.pool.num_used / self._tables.pool.num_blocks
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def add(self, request: Request) -> bool:
+        """Let the request wait for its turn; False where it is finished as it stands (resumed past its end)."""
+        if request.is_resumed and self._stop_rule.apply(request):
+            return False
+        request.arrival_index = next(self._arrivals)
+        self._requests[request.request_id] = request
+        self._tables.add(request)
+        self._waiting.push(request)
+        return True
+
+    def abort(self, request_ids: Iterable[str]) -> list[Request]:
+        """Drop these requests and free their blocks now. Unknown ids are ignored."""
+        known_ids = dict.fromkeys(request_id for request_id in request_ids if request_id in self._requests)
+        aborted = [self._requests[request_id] for request_id in known_ids]
+        for request in aborted:
+            if request.status is not RequestStatus.RUNNING:
+                self._waiting.remove(request)
+            request.finish("abort")
+        self._retire(aborted)
+        return aborted
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached block; False while blocks are in use."""
+        return self._tables.pool.reset()
+
+    def schedule(self, now_s: float) -> StepInput | None:
+        """Plan the next step; None where nobody has anything to compute."""
+        self.stats = StepStats()
+        self._num_deferred = 0
+        plan = StepPlan(self._config.max_num_batched_tokens)
+        self._plan_running(plan)
+        if not self.stats.num_preemptions:
+            self._plan_waiting(plan, now_s)
+        return plan.finish()
+
+    def update(self, step: StepInput, result: StepOutput) -> list[Update]:
+        """Take in what the runner computed; returns what there is to deliver, in row order."""
+        updates = []
+        for index, row in enumerate(step.rows):
+            request = self._requests[row.request_id]
+            self._take_computed(request, row, result.prompt_logprobs[index] if result.prompt_logprobs else None)
+            if result.token_ids[index]:
+                logprobs = result.logprobs[index] if result.logprobs else None
+                updates.append((request, self._take_tokens(request, result.token_ids[index], logprobs)))
+        self._retire([request for request, _ in updates if request.is_finished])
+        return updates
+
+    def _plan_running(self, plan: StepPlan) -> None:
+        for request in tuple(self._running):
+            if plan.budget <= 0:
+                return
+            if request.status is not RequestStatus.RUNNING:  # it gave way to one before it
+                continue
+            num_tokens = self._num_schedulable(request, request.num_computed_tokens, plan.budget)
+            if num_tokens and self._make_room(request, num_tokens, plan):
+                plan.add(self._make_row(request, num_tokens))
+
+    def _plan_waiting(self, plan: StepPlan, now_s: float) -> None:
+        deferred: list[Request] = []
+        while self._waiting and plan.budget > 0 and len(self._running) < self._config.max_num_seqs:
+            request = self._waiting.peek()
+            prefix = self._tables.find_prefix(request)
+            if self._tables.is_being_computed(request, len(prefix)):
+                deferred.append(self._waiting.pop())
+            elif not self._admit(request, prefix, plan, now_s):
+                break
+        self._num_deferred = len(deferred)
+        for request in reversed(deferred):
+            self._waiting.push_front(request)
+
+    def _admit(self, request: Request, prefix: list[int], plan: StepPlan, now_s: float) -> bool:
+        num_cached_tokens = len(prefix) * self._tables.block_size
+        num_tokens = self._num_schedulable(request, num_cached_tokens, plan.budget)
+        if not num_tokens or not self._tables.admit(request, prefix):
+            return False
+        self._waiting.pop()
+        self._running.append(request)
+        self._start(request, num_cached_tokens, now_s)
+        plan.add(self._make_row(request, num_tokens))
+        return True
+
+    def _start(self, request: Request, num_cached_tokens: int, now_s: float) -> None:
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_cached_tokens
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = min(num_cached_tokens, request.num_prompt_tokens)
+            request.timeline.scheduled_s = now_s
+        if self._tables.can_read_cache(request):
+            self.stats.num_queried_tokens += request.num_tokens
+            self.stats.num_hit_tokens += num_cached_tokens
+
+    def _num_schedulable(self, request: Request, num_computed_tokens: int, budget: int) -> int:
+        num_tokens = request.num_tokens - num_computed_tokens
+        if num_tokens == 1:
+            return 1
+        if not self._config.enable_chunked_prefill:
+            return num_tokens if num_tokens <= budget else 0
+        threshold = self._config.long_prefill_token_threshold
+        if threshold > 0 and len(self._requests) > 1:
+            num_tokens = min(num_tokens, threshold)
+        return min(num_tokens, budget)
+
+    def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
+        while not self._tables.grow(request, request.num_computed_tokens + num_tokens):
+            victim = self._pick_victim(self._running)
+            self._preempt(victim, plan)
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, victim: Request, plan: StepPlan) -> None:
+        logger.debug("preempted request_id=%s num_computed=%d", victim.request_id, victim.num_computed_tokens)
+        plan.drop(victim.request_id)
+        self._running.remove(victim)
+        self._tables.release(victim)
+        victim.preempt()
+        self._waiting.push_front(victim)
+        self.stats.num_preemptions += 1
+
+    def _make_row(self, request: Request, num_tokens: int) -> StepRow:
+        num_computed_tokens = request.num_computed_tokens
+        return StepRow(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=request.output_token_ids,
+            num_computed_tokens=num_computed_tokens,
+            num_scheduled_tokens=num_tokens,
+            block_ids=self._tables.block_ids(request),
+            sampling=request.sampling,
+            samples=num_computed_tokens + num_tokens == request.num_tokens,
+            wants_prompt_logprobs=(
+                request.prompt_logprobs is not None and num_computed_tokens < request.num_prompt_tokens - 1
+            ),
+        )
+
+    def _take_computed(self, request: Request, row: StepRow, prompt_logprobs: list[TokenLogprobs] | None) -> None:
+        request.num_computed_tokens += row.num_scheduled_tokens
+        self._tables.register_computed(request)
+        if request.num_counted_prompt_tokens < request.num_prompt_tokens:
+            self._count_prompt(request)
+        if prompt_logprobs and request.prompt_logprobs is not None:
+            request.prompt_logprobs.extend(prompt_logprobs)
+
+    def _count_prompt(self, request: Request) -> None:
+        num_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+        self.stats.num_prompt_tokens += max(0, num_tokens - request.num_counted_prompt_tokens)
+        request.num_counted_prompt_tokens = max(num_tokens, request.num_counted_prompt_tokens)
+
+    def _take_tokens(
+        self, request: Request, token_ids: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> RequestOutput:
+        num_kept = 0
+        for token_id in token_ids:
+            request.output_token_ids.append(token_id)
+            num_kept += 1
+            if self._stop_rule.apply(request):
+                break
+        output = RequestOutput(
+            request_id=request.request_id,
+            token_ids=token_ids[:num_kept],
+            logprobs=logprobs[:num_kept] if logprobs is not None else None,
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+        )
+        if not request.has_output:
+            _add_first_facts(request, output)
+        return output
+
+    def _retire(self, finished: list[Request]) -> None:
+        if not finished:
+            return
+        for request in finished:
+            self._tables.remove(request)
+            del self._requests[request.request_id]
+        self._running = [request for request in self._running if not request.is_finished]
+
+
+def _add_first_facts(request: Request, output: RequestOutput) -> None:
+    output.num_cached_tokens = request.num_cached_tokens
+    output.prompt_logprobs = request.prompt_logprobs
+    request.prompt_logprobs = None
+    request.has_output = True
+
+
+def _check(config: EngineConfig, info: RunnerInfo) -> None:
+    if config.scheduling_policy not in POLICIES:
+        raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} is not one of {', '.join(POLICIES)}")
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}, but it must be at least 1")
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < info.max_model_len:
+        raise ConfigError(
+            f"max_num_batched_tokens {config.max_num_batched_tokens} is less than max_model_len {info.max_model_len}: "
+            "without chunked prefill a whole prompt must fit in a step; raise the one, lower the other, "
+            "or enable chunked prefill"
+        )

@@ -1,0 +1,35 @@
+"""When a request is done, as far as token ids tell. Stop strings are found by whoever makes text of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """EOS, then stop token ids, then length. Before `min_tokens` only the length counts."""
+
+    eos_token_ids: frozenset[int]
+    max_model_len: int
+
+    def apply(self, request: Request) -> bool:
+        """Finish the request if its last output token ends it."""
+        return self._stops_by_token(request) or self._stops_by_length(request)
+
+    def _stops_by_token(self, request: Request) -> bool:
+        sampling = request.sampling
+        if request.num_output_tokens < sampling.min_tokens:
+            return False
+        token_id = request.output_token_ids[-1]
+        if token_id in self.eos_token_ids and not sampling.ignore_eos:
+            request.finish("stop")
+        elif token_id in request.stop_token_ids:
+            request.finish("stop", stop_reason=token_id)
+        return request.is_finished
+
+    def _stops_by_length(self, request: Request) -> bool:
+        if request.num_output_tokens >= request.sampling.max_tokens or request.num_tokens >= self.max_model_len:
+            request.finish("length")
+        return request.is_finished
