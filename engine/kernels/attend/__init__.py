@@ -1,0 +1,1 @@
+"""Rotary embedding, KV write and paged causal attention, and the KV cache that they share."""

@@ -1,0 +1,27 @@
+"""The truth: a torch index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """Rows stay in the file's dtype and are widened when they are looked up."""
+
+    weight: Tensor  # [V, K]
+    dtype: torch.dtype
+
+
+def prepare_embedding(weight: Tensor, dtype: torch.dtype, device: torch.device) -> EmbeddingTable:
+    """Keep the mapped tensor (a copy only on another device)."""
+    return EmbeddingTable(weight.to(device), dtype)
+
+
+def embedding(token_ids: Tensor, table: EmbeddingTable) -> Tensor:
+    """Rows of token_ids[T] as [T, K]."""
+    return F.embedding(token_ids, table.weight).to(table.dtype)

@@ -1,0 +1,1 @@
+"""Linear layers with their RMSNorm prologue and SwiGLU or residual epilogue."""
