@@ -1,0 +1,270 @@
+"""One generation: submit → decode → events, for all n choices; aborts on exit; goes on after the engine was lost.
+
+What tokens mean as text is `appliance.text.choice_decoder`'s job; printing events is each protocol's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, cast
+
+import msgspec
+
+from appliance.errors import APIError, InternalServerError, InvalidRequestError, UnavailableError
+from appliance.text.choice_decoder import ChoiceDecoder
+from appliance.text.events import Event
+from appliance.text.output_parser import OutputParser
+from appliance.text.tokenizer import Tokenizer
+from engine.errors import EngineError, EngineLostError, EngineUnavailableError
+from engine.messages import EngineInfo, GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5.0
+_POLL_S = 0.25
+
+
+class Engine(Protocol):
+    """What a generation needs of `engine.client.EngineClient`."""
+
+    def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+        """Generate; closing the iterator early aborts."""
+
+    async def info(self, timeout_s: float = 2.0) -> EngineInfo:
+        """State of the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSpec:
+    """What to generate. Choice ``i`` of ``n`` has ``sampling.seed + i``."""
+
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    request_id: str
+    n: int = 1
+    stop: Sequence[str] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: str | None = None
+    arrival_time: float = 0.0
+
+
+@dataclass
+class _Choice:
+    index: int
+    decoder: ChoiceDecoder
+    num_resumes: int = 0
+
+
+class Generation:
+    """Iterate it for ``(choice index, event)`` in the order in which things happen; leave its context when done.
+
+    Leaving (or cancelling the iteration) aborts what still runs. Raises APIError subclasses only. ``max_resumes`` is
+    how often one choice is taken up again after the engine was lost, ``engine_wait_s`` how long each time to wait for
+    it. ``make_parser`` builds the parser of one choice.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        spec: GenerationSpec,
+        *,
+        max_resumes: int = 3,
+        engine_wait_s: float = 60.0,
+        make_parser: Callable[[], OutputParser] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._max_resumes = max_resumes
+        self._engine_wait_s = engine_wait_s
+        is_text_start = all(id in tokenizer.special_token_ids for id in spec.prompt_token_ids)
+        self._choices = [_Choice(i, _make_decoder(tokenizer, spec, is_text_start, make_parser)) for i in range(spec.n)]
+        self._events = self._run()
+        self.num_prompt_tokens = len(spec.prompt_token_ids)
+        self.num_cached_tokens: int | None = None
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+    @property
+    def output_token_ids(self) -> list[list[int]]:
+        """Each choice's tokens so far, the stopping one included, none after a stop string."""
+        return [choice.decoder.token_ids for choice in self._choices]
+
+    @property
+    def num_output_tokens(self) -> list[int]:
+        """How many tokens each choice has."""
+        return [len(choice.decoder.token_ids) for choice in self._choices]
+
+    async def __aenter__(self) -> Generation:
+        """Nothing is submitted before the first event is asked for."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Abort what still runs."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Abort what still runs; no task is left behind."""
+        await self._events.aclose()
+
+    def __aiter__(self) -> Generation:
+        """Itself: a generation is run once."""
+        return self
+
+    async def __anext__(self) -> tuple[int, Event]:
+        """The next event of any choice."""
+        return await self._events.__anext__()
+
+    def _run(self) -> AsyncGenerator[tuple[int, Event], None]:
+        return self._run_one(self._choices[0]) if len(self._choices) == 1 else self._run_all()
+
+    async def _run_one(self, choice: _Choice) -> AsyncGenerator[tuple[int, Event], None]:
+        async with aclosing(self._choice_events(choice)) as batches:
+            async for events in batches:
+                for event in events:
+                    yield choice.index, event
+
+    async def _run_all(self) -> AsyncGenerator[tuple[int, Event], None]:
+        """One task a choice; the queue is short, so that a slow reader makes the engine's client merge outputs."""
+        queue: asyncio.Queue[tuple[int, list[Event]] | Exception] = asyncio.Queue(maxsize=len(self._choices))
+        tasks = [asyncio.create_task(self._pump(choice, queue)) for choice in self._choices]
+        try:
+            num_running = len(tasks)
+            while num_running:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                index, events = item
+                num_running -= not events
+                for event in events:
+                    yield index, event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(self, choice: _Choice, queue: asyncio.Queue[tuple[int, list[Event]] | Exception]) -> None:
+        """All events of one choice, then an empty list; or the error that ended it."""
+        try:
+            async with aclosing(self._choice_events(choice)) as batches:
+                async for events in batches:
+                    await queue.put((choice.index, events))
+            await queue.put((choice.index, []))
+        except Exception as error:
+            await queue.put(error)
+
+    async def _choice_events(self, choice: _Choice) -> AsyncGenerator[list[Event], None]:
+        """Non-empty lists of events, until `Finish`."""
+        async with aclosing(self._outputs(choice)) as outputs:
+            async for output in outputs:
+                self._note(output)
+                events = choice.decoder.feed(output)
+                if events:
+                    yield events
+                if choice.decoder.is_finished:
+                    return
+
+    async def _outputs(self, choice: _Choice) -> AsyncGenerator[RequestOutput, None]:
+        """The engine's outputs for one choice, over as many engine lives as allowed."""
+        while True:
+            stream = cast(AsyncGenerator[RequestOutput, None], self._engine.submit(self._request(choice)))
+            try:
+                async with aclosing(stream):
+                    async for output in stream:
+                        yield output
+                raise EngineLostError("the engine ended the stream without a finish reason")
+            except EngineLostError:
+                await self._await_engine(choice)
+            except EngineUnavailableError:
+                if not choice.num_resumes:
+                    raise _unavailable("the model is not ready") from None
+                await self._await_engine(choice)
+
+    def _request(self, choice: _Choice) -> GenerateRequest:
+        spec, sampling = self._spec, self._spec.sampling
+        changes: dict[str, object] = {}
+        if choice.index:
+            changes["seed"] = _wrapped(sampling.seed + choice.index)
+        if sampling.prompt_logprobs is not None and (choice.index or self.prompt_logprobs is not None):
+            changes["prompt_logprobs"] = None  # the same for all choices, and needed once
+        return GenerateRequest(
+            request_id=f"{spec.request_id}-{choice.index}",
+            prompt_token_ids=spec.prompt_token_ids,
+            sampling=msgspec.structs.replace(sampling, **changes) if changes else sampling,
+            resumed_token_ids=list(choice.decoder.token_ids),
+            arrival_time=spec.arrival_time or time.time(),
+            priority=spec.priority,
+            cache_salt=spec.cache_salt,
+        )
+
+    def _note(self, output: RequestOutput) -> None:
+        if output.finish_reason == "error":
+            raise _error_of(output)
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = output.num_cached_tokens
+        if self.prompt_logprobs is None:
+            self.prompt_logprobs = output.prompt_logprobs
+
+    async def _await_engine(self, choice: _Choice) -> None:
+        """Return when an engine is ready to take the choice up again; UnavailableError when that takes too long."""
+        choice.num_resumes += 1
+        request_id, num_tokens = self._spec.request_id, len(choice.decoder.token_ids)
+        if choice.num_resumes > self._max_resumes:
+            logger.error("engine lost too often request_id=%s resumes=%d", request_id, self._max_resumes)
+            raise InternalServerError("the engine failed repeatedly while it worked on this request")
+        logger.warning("engine lost, waiting to go on request_id=%s output_tokens=%d", request_id, num_tokens)
+        try:
+            async with asyncio.timeout(self._engine_wait_s):
+                await self._poll_engine()
+        except TimeoutError:
+            raise _unavailable(f"the engine did not come back within {self._engine_wait_s:g} s") from None
+
+    async def _poll_engine(self) -> None:
+        while True:
+            try:
+                if (await self._engine.info()).is_ready:
+                    return
+            except EngineError:
+                pass  # nobody there yet
+            await asyncio.sleep(_POLL_S)
+
+
+def _make_decoder(
+    tokenizer: Tokenizer, spec: GenerationSpec, is_text_start: bool, make_parser: Callable[[], OutputParser] | None
+) -> ChoiceDecoder:
+    return ChoiceDecoder(
+        tokenizer,
+        stop=spec.stop,
+        include_stop=spec.include_stop_str_in_output,
+        skip_special_tokens=spec.skip_special_tokens,
+        is_text_start=is_text_start,
+        min_tokens=spec.sampling.min_tokens,
+        parser=make_parser() if make_parser else None,
+    )
+
+
+def _error_of(output: RequestOutput) -> APIError:
+    if output.unavailable:
+        return _unavailable(output.error or "the model is not ready")
+    if output.error_param is not None:
+        return InvalidRequestError(output.error or "the request cannot be run", param=output.error_param)
+    logger.error("engine failed request_id=%s error=%s", output.request_id, output.error)
+    return InternalServerError("the engine failed while it worked on this request")
+
+
+def _unavailable(message: str) -> UnavailableError:
+    return UnavailableError(message, retry_after_s=RETRY_AFTER_S)
+
+
+def _wrapped(seed: int) -> int:
+    """The seed as a signed 64-bit number, around the end."""
+    return (seed + 2**63) % 2**64 - 2**63

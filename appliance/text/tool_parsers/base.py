@@ -1,0 +1,39 @@
+"""What every tool-call format's parser offers. One parser a choice: it keeps state.
+
+A parser consumes deltas; a collected answer is the same parser fed once. It never raises: what it cannot parse comes
+back as `Content`. Which text belongs to the thinking is the reasoning parser's job, before this one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from appliance.text.events import Event
+
+
+class ToolParser(ABC):
+    """Splits one choice's text into content and tool calls.
+
+    ``tools`` are the request's tools, whose parameter schemas some formats need to type their values.
+    """
+
+    markers: ClassVar[Sequence[str]] = ()  # special tokens whose text must not be skipped while this parser listens
+    parses_reasoning: ClassVar[bool] = False  # does the reasoning parser's job as well, which must then be left out
+
+    def __init__(self, tools: Sequence[dict[str, Any]] = ()) -> None:
+        self.tools = tools
+
+    @abstractmethod
+    def feed(self, text: str) -> list[Event]:
+        """What the next piece of text makes certain."""
+
+    @abstractmethod
+    def finish(self) -> list[Event]:
+        """What was held back when the text ended. Nothing may be fed afterwards."""
+
+    def make_call_id(self, name: str, index: int) -> str:
+        """A new id for a call; families with ids of their own override this."""
+        return f"chatcmpl-tool-{secrets.token_hex(16)}"
