@@ -69,7 +69,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "attend": {"reference": "engine.kernels.attend.reference"},
 }
 
-IMPLEMENTATIONS = ("reference", "cpu", "cuda")
+PREFERENCES = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "reference")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,14 @@ def load_op(op: str, implementation: str) -> Callable[..., Any]:
         raise ConfigError(f"op {op} has no implementation {implementation!r} (it has {', '.join(sorted(modules))})")
     function: Callable[..., Any] = getattr(import_module(modules[implementation]), op)
     return function
+
+
+def choose_implementation(device_type: str) -> str:
+    """The fastest implementation that has every op on this kind of device."""
+    for implementation in PREFERENCES[device_type]:
+        if all(implementation in modules for modules in CATALOGUE.values()):
+            return implementation
+    raise ConfigError(f"no implementation has every op on device {device_type}")
 
 
 def resolve_ops(implementation: str) -> Ops:

@@ -1,0 +1,79 @@
+"""What Llama-like models share: a residual stream through layers of attention and SwiGLU, each behind an RMSNorm.
+
+A model is a subclass that says what its attention is like; everything else is five fused ops a layer.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from engine.kernels import KVLayer
+from engine.kernels.batch import AttentionSpec, StepBatch
+from engine.layers.attention import Attention
+from engine.layers.build import Build
+from engine.layers.embedding import Embedding, Head
+from engine.layers.linear import LinearAdd, NormLinear, NormSwiGLU
+from engine.layers.rotary import make_cos_sin
+from engine.models.config import ModelConfig
+
+
+class DecoderLayer:
+    """x += o(attention(qkv(norm(x)))); x += down(swiglu(norm(x)))."""
+
+    def __init__(self, build: Build, config: ModelConfig, prefix: str, attention: Attention) -> None:
+        hidden, inner, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
+        query_size = config.num_attention_heads * config.head_dim
+        qkv_size = query_size + 2 * config.num_key_value_heads * config.head_dim
+        input_norm, post_norm = f"{prefix}.input_norm", f"{prefix}.post_attention_norm"
+        self.attention = attention
+        self.qkv_proj = NormLinear(build, input_norm, f"{prefix}.qkv_proj", hidden, qkv_size, eps)
+        self.o_proj = LinearAdd(build, f"{prefix}.o_proj", query_size, hidden)
+        self.gate_up_proj = NormSwiGLU(build, post_norm, f"{prefix}.gate_up_proj", hidden, inner, eps)
+        self.down_proj = LinearAdd(build, f"{prefix}.down_proj", inner, hidden)
+
+    def __call__(self, x: Tensor, kv_layer: KVLayer, batch: StepBatch) -> None:
+        """Update the residual stream x[T, hidden] in place."""
+        self.o_proj(x, self.attention(self.qkv_proj(x), kv_layer, batch))
+        self.down_proj(x, self.gate_up_proj(x))
+
+
+class DecoderForCausalLM:
+    """Embedding, layers, head. Subclasses build the attention of layer i."""
+
+    def __init__(self, build: Build, config: ModelConfig, max_model_len: int) -> None:
+        self.config = config
+        self._cos_sin = make_cos_sin(config.rope, max_model_len, build.device)
+        self._embed = Embedding(build, "embed_tokens", config.vocab_size, config.hidden_size)
+        self._layers = [
+            DecoderLayer(build, config, f"layers.{index}", self.make_attention(build, index))
+            for index in range(config.num_hidden_layers)
+        ]
+        head = "embed_tokens" if config.is_tied else "lm_head"
+        self._head = Head(build, "norm", head, config.hidden_size, config.vocab_size, config.rms_norm_eps)
+
+    def make_attention(self, build: Build, index: int) -> Attention:
+        """Attention of layer `index`: full, unless the config gives the layer a window."""
+        return Attention(build, self.make_attention_spec(index), self._cos_sin)
+
+    def make_attention_spec(self, index: int) -> AttentionSpec:
+        """Heads and window of layer `index`."""
+        config = self.config
+        return AttentionSpec(
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            scale=config.head_dim**-0.5,
+            sliding_window=config.sliding_windows[index],
+            norm_eps=config.rms_norm_eps,
+        )
+
+    def forward(self, token_ids: Tensor, batch: StepBatch, kv_cache: list[KVLayer]) -> Tensor:
+        """token_ids[T] to the last hidden state [T, hidden], before the final norm; fills the KV cache."""
+        x = self._embed(token_ids)
+        for layer, kv_layer in zip(self._layers, kv_cache, strict=True):
+            layer(x, kv_layer, batch)
+        return x
+
+    def compute_logits(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Logits of the tokens rows[n] (int64) of x[T, hidden] as float32 [n, vocab]."""
+        return self._head(x, rows)

@@ -1,0 +1,106 @@
+"""Baked folder → model: maps model.safetensors, hands out views of it, builds the class that the registry names.
+
+Names in the file (written by `appliance.bake`): ``embed_tokens.weight``, ``lm_head.weight`` (absent when tied),
+``norm.weight`` and, under ``layers.{i}.``: ``input_norm``, ``qkv_proj``, ``q_norm``, ``k_norm``, ``o_proj``,
+``post_attention_norm``, ``gate_up_proj``, ``down_proj``, each ``.weight``, some ``.bias``.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import ConfigError
+from engine.layers.build import Build
+from engine.models import ARCHITECTURES
+from engine.models.config import ModelConfig
+from engine.models.decoder import DecoderForCausalLM
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class MappedWeights:
+    """The tensors of a safetensors file as views of one private mapping: nothing is read before it is used.
+
+    `progress` is told the share of the bytes handed out so far, 0 … 1.
+    """
+
+    def __init__(self, path: Path, progress: Callable[[float], None] | None = None) -> None:
+        self._path = path
+        self._progress = progress
+        self._mapping = self._map()
+        self._data_start, self._entries = self._read_header()
+        self._bytes_left = len(self._mapping) - self._data_start
+        self._given: set[str] = set()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the embedding table, which is the file's."""
+        return self.get("embed_tokens.weight").dtype
+
+    def get(self, name: str, *shape: int) -> Tensor:
+        """The tensor; ConfigError where it is missing, or not of the shape (any, if none is given)."""
+        tensor = self.find(name, *shape)
+        if tensor is None:
+            raise ConfigError(f"{self._path}: tensor {name} is missing")
+        return tensor
+
+    def find(self, name: str, *shape: int) -> Tensor | None:
+        """The same, None where the file has no such tensor."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        tensor = self._view(name, entry)
+        if shape and tuple(tensor.shape) != shape:
+            raise ConfigError(f"{self._path}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+        self._report(name, tensor.nbytes)
+        return tensor
+
+    def _map(self) -> mmap.mmap:
+        try:
+            with self._path.open("rb") as file:
+                # Copy-on-write, so that torch gets a writable buffer; nobody writes, so nothing is copied.
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self._path} cannot be mapped: {error}") from None
+
+    def _read_header(self) -> tuple[int, dict[str, Any]]:
+        length = int.from_bytes(self._mapping[:8], "little")
+        try:
+            header = json.loads(self._mapping[8 : 8 + length])
+            return 8 + length, {name: entry for name, entry in header.items() if name != "__metadata__"}
+        except (ValueError, AttributeError) as error:
+            raise ConfigError(f"{self._path} is not a safetensors file: {error}") from None
+
+    def _view(self, name: str, entry: dict[str, Any]) -> Tensor:
+        dtype = DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise ConfigError(f"{self._path}: tensor {name} has type {entry['dtype']} (supported: {', '.join(DTYPES)})")
+        start, end = (self._data_start + offset for offset in entry["data_offsets"])
+        count = (end - start) // dtype.itemsize
+        if end > len(self._mapping):
+            raise ConfigError(f"{self._path} is truncated: tensor {name} ends at byte {end} of {len(self._mapping)}")
+        return torch.frombuffer(self._mapping, dtype=dtype, count=count, offset=start).view(entry["shape"])
+
+    def _report(self, name: str, size: int) -> None:
+        if name in self._given:
+            return
+        self._given.add(name)
+        total = len(self._mapping) - self._data_start
+        self._bytes_left -= size
+        if self._progress is not None:
+            self._progress(1 - self._bytes_left / total)
+
+
+def make_model(config: ModelConfig, build: Build, max_model_len: int) -> DecoderForCausalLM:
+    """Build the model for contexts of at most max_model_len tokens."""
+    module, name = ARCHITECTURES[config.architecture].split(":")
+    model_class: type[DecoderForCausalLM] = getattr(import_module(module), name)
+    return model_class(build, config, max_model_len)

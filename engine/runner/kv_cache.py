@@ -1,0 +1,76 @@
+"""How many KV blocks there are: what the configuration says, else a share of the memory that is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.kernels import KVLayer, Ops
+from engine.models.config import ModelConfig
+
+DEFAULT_SHARE = 4  # a quarter of what is free
+DEFAULT_MAX_BYTES = 4 << 30
+
+
+def make_kv_cache(
+    ops: Ops, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> list[KVLayer]:
+    """The layers' caches, made by the implementation that will read them."""
+    return ops.make_kv_cache(
+        num_blocks, block_size, model.num_key_value_heads, model.head_dim, model.num_hidden_layers, dtype, device
+    )
+
+
+def count_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, device: torch.device) -> int:
+    """Blocks to allocate. ConfigError where not even one request of max_model_len tokens fits."""
+    needed = -(-max_model_len // config.block_size)
+    if config.num_gpu_blocks_override is not None:
+        return _checked(config.num_gpu_blocks_override, needed, config, "num_gpu_blocks_override", needed)
+    if config.kv_cache_memory_bytes is not None:
+        blocks = config.kv_cache_memory_bytes // block_bytes
+        return _checked(blocks, needed, config, "kv_cache_memory_bytes", needed * block_bytes)
+    blocks = min(_default_bytes(config, device) // block_bytes, needed * config.max_num_seqs)
+    return _checked(blocks, needed, config, "kv_cache_memory_bytes", needed * block_bytes)
+
+
+def _checked(blocks: int, needed: int, config: EngineConfig, knob: str, enough: int) -> int:
+    if blocks < needed:
+        held = blocks * config.block_size
+        raise ConfigError(
+            f"the KV cache holds {held} tokens, fewer than one request of max_model_len may have: "
+            f"set {knob} to at least {enough} or max_model_len to at most {held}"
+        )
+    return blocks
+
+
+def _default_bytes(config: EngineConfig, device: torch.device) -> int:
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return max(0, int(total * config.gpu_memory_utilization) - (total - free))
+    return min(free_memory_bytes() // DEFAULT_SHARE, DEFAULT_MAX_BYTES)
+
+
+def free_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that can be had without swapping: the machine's, or what the container's limit leaves of it."""
+    free = _meminfo_available(meminfo)
+    limit, used = _read_number(cgroup / "memory.max"), _read_number(cgroup / "memory.current")
+    if limit is None or used is None:
+        return free
+    return min(free, max(0, limit - used))
+
+
+def _meminfo_available(path: Path) -> int:
+    for line in path.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ConfigError(f"{path} has no MemAvailable: set kv_cache_memory_bytes")
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such cgroup, or "max": no limit
+        return None
