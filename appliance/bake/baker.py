@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 from appliance.bake import DEFAULT_SOURCE, DTYPES
 from appliance.bake.fuse import plan_tensors
+from appliance.bake.gguf_source import open_gguf
+from appliance.bake.hf_folder import open_folder
+from appliance.bake.hub import is_repository_id, open_repository
 from appliance.bake.manifest import MANIFEST, make_manifest, to_json
 from appliance.bake.source import Progress, Source, quiet
 from appliance.bake.staging import staged
+from appliance.bake.wheel import open_requirement, open_wheel
 from appliance.bake.writer import WrittenFile, write_weights
 from appliance.errors import BakeError
+
+REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.!+-]+")
 
 
 def bake_source(
@@ -66,13 +75,44 @@ def _write(path: Path, content: bytes) -> WrittenFile:
     return WrittenFile(sha256(content).hexdigest(), len(content))
 
 
-def opened(source: str, revision: str | None, folder: Path, progress: Progress) -> AbstractContextManager[Source]:
-    """Find out what `source` is and open it."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        from appliance.bake.hf_folder import open_folder
+@contextmanager
+def opened(source: str, revision: str | None, folder: Path, progress: Progress) -> Iterator[Source]:
+    """Find out what `source` is and open it; what has to be downloaded or unpacked lives in `folder` meanwhile."""
+    work = folder / ".source"
+    work.mkdir()
+    try:
+        yield _open(source, revision, work, progress)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
-        if (path / MANIFEST).exists():
-            raise BakeError(f"{source} is a baked model already")
-        return nullcontext(open_folder(path))
-    raise BakeError(f"{source} unsupported {DEFAULT_SOURCE}")
+
+def _open(source: str, revision: str | None, work: Path, progress: Progress) -> Source:
+    path = Path(source).expanduser()
+    is_repository = not path.exists() and is_repository_id(source) and path.suffix not in (".gguf", ".whl")
+    if revision is not None and not is_repository:
+        raise BakeError(f"revision {revision} was given, but {source} is not a repository id (owner/name)")
+    if source == "default" or (REQUIREMENT.fullmatch(source) and not path.exists()):
+        return open_requirement(DEFAULT_SOURCE if source == "default" else source, work, progress)
+    if is_repository:
+        return open_repository(source, revision, progress)
+    if path.is_dir():
+        return _open_directory(path)
+    if not path.is_file():
+        raise BakeError(f"{source} is neither a file, a folder, a repository id (owner/name) nor a pinned wheel")
+    return _open_file(path, work, progress)
+
+
+def _open_directory(path: Path) -> Source:
+    if (path / MANIFEST).exists():
+        raise BakeError(f"{path} is a baked model already")
+    return open_folder(path)
+
+
+def _open_file(path: Path, work: Path, progress: Progress) -> Source:
+    with path.open("rb") as handle:
+        magic = handle.read(4)
+    if path.suffix == ".whl":
+        return open_wheel(path, work, progress)
+    if path.suffix == ".gguf" or magic == b"GGUF":
+        return open_gguf(path, progress=progress)
+    raise BakeError(f"{path} is neither a .gguf nor a .whl file; name the folder to bake safetensors")

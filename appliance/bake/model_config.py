@@ -40,7 +40,7 @@ def normalise_config(raw: dict[str, Any]) -> dict[str, Any]:
     config |= _head_sizes(config)
     config |= _defaults(config)
     config |= normalise_rope(raw, int(config["max_position_embeddings"]))
-    config |= _sliding_window(config, architecture)
+    config |= _sliding_window(config, config.pop("layer_types", None), architecture)
     config |= _biases(config, architecture)
     return config
 
@@ -73,6 +73,8 @@ def _head_sizes(config: dict[str, Any]) -> dict[str, Any]:
     kv_heads = heads if config.get("num_key_value_heads") is None else _positive(config, "num_key_value_heads")
     if heads % kv_heads:
         raise BakeError(f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+    if config.get("head_dim") is None and config["architectures"] == ["Qwen3ForCausalLM"]:
+        return {"num_key_value_heads": kv_heads, "head_dim": 128}  # its default does not follow from hidden_size
     if config.get("head_dim") is not None:
         return {"num_key_value_heads": kv_heads, "head_dim": _positive(config, "head_dim")}
     if config["hidden_size"] % heads:
@@ -123,16 +125,20 @@ def _rope_scaling(kind: str, rope: dict[str, Any], raw: dict[str, Any], context:
     return {"rope_type": kind} | rope
 
 
-def _sliding_window(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+def _sliding_window(config: dict[str, Any], layer_types: Any, architecture: str) -> dict[str, Any]:
     layers = config["num_hidden_layers"]
     window = config.get("sliding_window", 4096 if architecture == "MistralForCausalLM" else None)
     if architecture == "LlamaForCausalLM" or (architecture.startswith("Qwen") and not config.get("use_sliding_window")):
         window = None
     if window is None:
-        return {"sliding_window": None, "layer_types": ["full_attention"] * layers}
+        return {"sliding_window": None}
     _positive({"sliding_window": window}, "sliding_window")
-    kinds = config.get("layer_types") or _layer_types(layers, config.get("max_window_layers", 0), architecture)
-    if len(kinds) != layers or set(kinds) - {"full_attention", "sliding_attention"}:
+    kinds = layer_types or _layer_types(layers, config.get("max_window_layers", 0), architecture)
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != layers
+        or set(map(str, kinds)) - {"full_attention", "sliding_attention"}
+    ):
         raise BakeError(f"config.json: layer_types must name full_attention or sliding_attention for {layers} layers")
     return {"sliding_window": window, "layer_types": kinds}
 
