@@ -1,0 +1,85 @@
+"""Our supervisord: started as a child, then driven over the XML-RPC on its unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import xmlrpc.client
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.xmlrpc import SupervisorTransport
+
+_LAUNCHER = Path(__file__).with_name("launch.py")
+
+
+class SupervisordGoneError(Exception):
+    """Nobody answers on supervisord's socket."""
+
+
+@dataclass(frozen=True)
+class ProgramState:
+    """What supervisord knows of one program."""
+
+    name: str
+    state: str  # STOPPED, STARTING, RUNNING, BACKOFF, STOPPING, EXITED, FATAL, UNKNOWN
+    pid: int  # 0 when it does not run
+    exit_status: int  # of its last end; -1 when a signal ended it
+
+
+class Supervisord:
+    """The one supervisord of a run directory."""
+
+    def __init__(self, run_dir: Path, password: str) -> None:
+        self._run_dir = run_dir
+        self._password = password
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, log: int) -> int:
+        """Start it with its own messages going to the open file `log`; returns its pid."""
+        command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self._run_dir / "supervisord.conf")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", str(_LAUNCHER), "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+        )
+        return self._process.pid
+
+    def set_ended(self, exit_status: int) -> None:
+        """Its parent reaped it (all children are reaped in one place)."""
+        if self._process:
+            self._process.returncode = exit_status
+
+    async def programs(self) -> list[ProgramState]:
+        """The state of every program. Raises SupervisordGoneError."""
+        infos = await self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
+        return [
+            ProgramState(info["name"], info["statename"], info["pid"] or 0, info["exitstatus"] or 0) for info in infos
+        ]
+
+    async def stop(self, name: str) -> None:
+        """Stop a program and wait until it has ended. Raises SupervisordGoneError."""
+        with contextlib.suppress(xmlrpc.client.Fault):  # it does not run
+            await self._call(lambda rpc: rpc.supervisor.stopProcess(name, True))
+
+    async def shut_down(self) -> None:
+        """Ask supervisord itself to stop whatever still runs and end. Raises SupervisordGoneError."""
+        await self._call(lambda rpc: rpc.supervisor.shutdown())
+
+    async def _call(self, call: Callable[[Any], Any]) -> Any:
+        return await asyncio.to_thread(self._call_now, call)
+
+    def _call_now(self, call: Callable[[Any], Any]) -> Any:
+        transport = SupervisorTransport("breadbox", self._password, f"unix://{self._run_dir}/super.sock")
+        try:
+            return call(xmlrpc.client.ServerProxy("http://supervisord", transport=transport))
+        except (OSError, xmlrpc.client.ProtocolError) as error:
+            raise SupervisordGoneError(str(error)) from error
+        finally:
+            transport.close()

@@ -1,0 +1,61 @@
+"""When has a program failed for good? Judges the states that supervisord reports, one look after another.
+
+supervisord gives up on a program that ends again and again within its first seconds (FATAL). On top of that the box
+ends when a program says by its exit status that trying again is no use, when one ends by itself before the box was
+ever ready (what fails at the first try fails at the next), and when one is restarted again and again without ever
+becoming useful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from appliance.supervisor.control import ProgramState
+
+MAX_USELESS_RESTARTS = 5
+_ENDED = {"BACKOFF", "EXITED"}
+CONFIG_ERROR_STATUS = 2  # of `breadbox engine`: the configuration is wrong
+
+
+@dataclass
+class _History:
+    pid: int = 0
+    is_useful: bool = False  # this pid, as far as is known
+    useless_restarts: int = 0
+
+
+@dataclass
+class Watch:
+    """Remembers what it saw."""
+
+    was_ready: bool = False
+    restarts: int = 0
+    _histories: dict[str, _History] = field(default_factory=dict)
+
+    def look(self, programs: Collection[ProgramState], useful_pids: Collection[int]) -> ProgramState | None:
+        """The program that has failed for good, if any. `useful_pids` are those of engines that are ready."""
+        for program in programs:
+            self._note(program, program.pid in useful_pids)
+            if self._has_failed(program):
+                return program
+        return None
+
+    def _note(self, program: ProgramState, is_useful: bool) -> None:
+        history = self._histories.setdefault(program.name, _History())
+        if program.pid and history.pid and program.pid != history.pid:
+            self.restarts += 1
+            history.useless_restarts = 0 if history.is_useful else history.useless_restarts + 1
+            history.is_useful = False
+        history.pid = program.pid or history.pid
+        # Programs without a readiness of their own are useful once supervisord takes them for started.
+        history.is_useful |= is_useful or (not program.name.startswith("engine-") and program.state == "RUNNING")
+
+    def _has_failed(self, program: ProgramState) -> bool:
+        if program.state == "FATAL" or self._histories[program.name].useless_restarts > MAX_USELESS_RESTARTS:
+            return True
+        if program.state not in _ENDED:
+            return False
+        if program.name.startswith("engine-") and program.exit_status == CONFIG_ERROR_STATUS:
+            return True
+        return not self.was_ready and program.exit_status > 0
