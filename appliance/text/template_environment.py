@@ -38,7 +38,7 @@ class GenerationBlocks(Extension):
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox: no attribute that starts with an underscore, no changes to its input, no giant strings."""
 
-    intercepted_binops = frozenset(["*", "**", "%"])
+    intercepted_binops = frozenset(["*", "**"])
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols])
