@@ -1,0 +1,99 @@
+"""Puts the API together: routers, middleware, error handlers, and the lifespan of the engines' clients."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+
+from appliance import __version__
+from appliance.api import health, load, metrics, models, tokenize, version
+from appliance.api.chat import routes as chat
+from appliance.api.completions import routes as completions
+from appliance.api.error_handlers import HANDLERS
+from appliance.api.middleware import make_middleware
+from appliance.api.openapi import install_openapi
+from appliance.api.served_model import ServedModel, ServedModels, load_models
+from appliance.api.state import ApiState
+from appliance.settings import Settings, load_rendered
+
+logger = logging.getLogger(__name__)
+
+
+def _always(settings: Settings) -> bool:
+    return True
+
+
+ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
+    (chat.router, _always),
+    (completions.router, _always),
+    (models.router, _always),
+    (tokenize.router, _always),
+    (tokenize.info_router, lambda settings: settings.enable_tokenizer_info_endpoint),
+    (health.router, _always),
+    (version.router, _always),
+    (load.router, _always),
+    (metrics.router, _always),
+)
+
+
+def create_app(settings: Settings, models: Sequence[ServedModel] | None = None) -> FastAPI:
+    """The ASGI application for these models (default: those that the settings name). Raises ApplianceError."""
+    state = ApiState(settings, ServedModels(load_models(settings) if models is None else models))
+    docs = not settings.disable_fastapi_docs
+    app = FastAPI(
+        title="Breadbox",
+        version=__version__,
+        description="An OpenAI-compatible LLM appliance.",
+        lifespan=_lifespan,
+        middleware=make_middleware(settings, state.metrics),
+        exception_handlers=dict(HANDLERS),
+        openapi_url="/openapi.json" if docs else None,
+        # A redirect would drop the body or the key of many clients; the 404 names the right path instead.
+        redirect_slashes=False,
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
+    )
+    app.root_path = settings.root_path
+    app.state.api = state
+    routers = [router for router, is_wanted in ROUTERS if is_wanted(settings)]
+    for router in routers:
+        app.include_router(router)
+    app.state.route_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
+    install_openapi(app)
+    return app
+
+
+def make_app() -> FastAPI:
+    """What gunicorn calls in each worker: settings as the supervisor rendered them."""
+    return create_app(load_rendered())
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    state: ApiState = app.state.api
+    async with AsyncExitStack() as stack:
+        for model in state.models:
+            await model.engine.start()
+            stack.push_async_callback(model.engine.close)
+        tasks = [asyncio.create_task(model.adopt_engine_facts()) for model in state.models]
+        stack.push_async_callback(_cancel, tasks)
+        # What was made at start lives for ever: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        yield
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,79 @@
+"""API keys: deny by default. Only the routes in `OPEN_PATHS` answer without a key once one is configured.
+
+The check compares the path as the router sees it with whole paths, so no spelling of another route can slip through:
+what is not exactly an open path needs a key, whether a route exists there or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from appliance.errors import AuthenticationError
+
+OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"})
+
+
+class KeyRing:
+    """The configured keys as digests: equal length, so comparing tells nothing about them."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = [_digest(key) for key in keys if key]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def holds(self, key: str) -> bool:
+        """Whether `key` is one of ours; every digest is compared, so the time does not say which."""
+        digest = _digest(key)
+        found = False
+        for known in self._digests:
+            found |= hmac.compare_digest(digest, known)
+        return found
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def get_key(headers: Headers) -> str | None:
+    """The key sent along: ``Authorization: Bearer …`` or, as Anthropic's clients do, ``x-api-key``."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return headers.get("x-api-key")
+
+
+def get_route_path(scope: Scope) -> str:
+    """The path that the router matches: without the prefix under which an outer proxy publishes the box."""
+    path, root_path = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root_path) :] if root_path and path.startswith(root_path + "/") else path
+
+
+class KeyMiddleware:
+    """Refuses requests without a valid key. CORS preflights carry none by design and reach no route."""
+
+    def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
+        self.app = app
+        self.keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises AuthenticationError."""
+        if scope["type"] in ("http", "websocket") and not self._is_open(scope):
+            self._check(Headers(scope=scope))
+        await self.app(scope, receive, send)
+
+    @staticmethod
+    def _is_open(scope: Scope) -> bool:
+        return scope.get("method") == "OPTIONS" or get_route_path(scope) in OPEN_PATHS
+
+    def _check(self, headers: Headers) -> None:
+        key = get_key(headers)
+        if key is None:
+            raise AuthenticationError("no API key was sent; send it as 'Authorization: Bearer KEY'")
+        if not self.keys.holds(key):
+            raise AuthenticationError("the API key is not valid")

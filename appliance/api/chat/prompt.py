@@ -1,0 +1,64 @@
+"""From the fields of a chat to token ids: check the messages, render the template, tokenize."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.api.chat.messages import read_messages
+from appliance.api.chat.schemas import PromptFields
+from appliance.api.prompt import INLINE_CHARS, check_characters, off_loop
+from appliance.api.served_model import ServedModel
+from appliance.errors import InvalidRequestError
+from appliance.text.chat_messages import joined_text
+from appliance.text.control_text import unmark
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered conversation; an answer may continue the last message, which has this role and content."""
+
+    text: str
+    token_ids: list[int]
+    last_role: str
+    last_content: str
+
+
+async def make_chat_prompt(request: PromptFields, model: ServedModel, *, is_bounded: bool) -> ChatPrompt:
+    """Render and tokenize; off the event loop where the messages are large.
+
+    Raises InvalidRequestError; with `is_bounded` a conversation that cannot fit is refused before it is tokenized.
+    """
+    size = sum(map(_size, request.messages))
+    return await off_loop(size, lambda: _make(request, model, is_bounded))
+
+
+def _size(message: Any) -> int:
+    """Characters, or what counts as many where that takes a closer look."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, str):
+        return len(content) + 1
+    return INLINE_CHARS + 1 if content else 1
+
+
+def _make(request: PromptFields, model: ServedModel, is_bounded: bool) -> ChatPrompt:
+    messages = read_messages(request.messages)
+    rendered = _render(request, model, messages)
+    if is_bounded:
+        check_characters(rendered, model, "messages")
+    token_ids = model.tokenizer.encode_chat(rendered, request.add_special_tokens)
+    last = messages[-1]
+    return ChatPrompt(unmark(rendered), token_ids, last["role"], joined_text(last.get("content"), "messages") or "")
+
+
+def _render(request: PromptFields, model: ServedModel, messages: list[dict[str, Any]]) -> str:
+    if model.chat_template is None:
+        raise InvalidRequestError("this model has no chat template; use /v1/completions or start with --chat-template")
+    return model.chat_template.render(
+        messages,
+        tools=[tool.to_template() for tool in request.tools] or None,
+        documents=request.documents,
+        add_generation_prompt=request.opens_answer,
+        continue_final_message=request.continue_final_message,
+        **request.template_kwargs,
+    )

@@ -1,0 +1,160 @@
+"""The body of POST /v1/chat/completions, and what chat requests share with /tokenize."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from appliance.api.fields import Integer, RequestFields, refuse
+from appliance.api.sampling_fields import SamplingFields, check_logprobs
+from appliance.api.served_model import ServedModel
+from appliance.settings import Settings
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "messages",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "tokenize",
+        "tokenizer",
+        "tools",
+    }
+)
+
+
+class FunctionSchema(RequestFields):
+    """A function that the model may call."""
+
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(RequestFields):
+    """One entry of ``tools``."""
+
+    type: Literal["function"] = "function"
+    function: FunctionSchema
+
+    def to_template(self) -> dict[str, Any]:
+        """As chat templates expect it: parameters always there, what was not given left out."""
+        function: dict[str, Any] = {"name": self.function.name}
+        if self.function.description is not None:
+            function["description"] = self.function.description
+        function["parameters"] = self.function.parameters or {"type": "object", "properties": {}}
+        return {"type": "function", "function": function}
+
+
+class PromptFields(RequestFields):
+    """What becomes the prompt. ``messages`` is checked by `chat.messages`, which names the exact place of a fault."""
+
+    messages: list[Any] = Field(
+        min_length=1,
+        json_schema_extra={
+            "items": {
+                "type": "object",
+                "required": ["role"],
+                "properties": {
+                    "role": {"type": "string", "enum": ["system", "developer", "user", "assistant", "tool"]},
+                    "content": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]},
+                },
+            }
+        },
+    )
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    tools: list[Tool] = Field(default_factory=list)
+    documents: list[dict[str, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _check_prompt(self) -> PromptFields:
+        if self.add_generation_prompt and self.continue_final_message:
+            raise refuse("continue_final_message", "and add_generation_prompt cannot both be true")
+        reserved = sorted(RESERVED_KWARGS & set(self.chat_template_kwargs))
+        if reserved:
+            raise refuse("chat_template_kwargs", f"must not hold {', '.join(reserved)}")
+        if self.chat_template is not None:
+            raise refuse("chat_template", "is not accepted from requests; start the server with --chat-template")
+        return self
+
+    @property
+    def opens_answer(self) -> bool:
+        """Whether the prompt ends with the opening of an assistant turn."""
+        return not self.continue_final_message and self.add_generation_prompt is not False
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What the template gets beside messages and tools."""
+        return self.chat_template_kwargs
+
+
+class ChatRequest(SamplingFields, PromptFields):
+    """A chat completion request."""
+
+    max_completion_tokens: Integer | None = None
+    logprobs: bool = False
+    top_logprobs: Integer | None = Field(None, ge=-1)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: Effort | None = None
+    include_reasoning: bool = True
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """``top_logprobs`` counts only with ``logprobs``."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def asked_max_tokens(self) -> tuple[str, int | None]:
+        """The limit and the name of the field that set it; the newer name wins."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """Effort goes to the template under the two names that templates know."""
+        if self.reasoning_effort is None:
+            return self.chat_template_kwargs
+        effort = {"reasoning_effort": self.reasoning_effort, "enable_thinking": self.reasoning_effort != "none"}
+        return effort | self.chat_template_kwargs
+
+    def check(self, settings: Settings, model: ServedModel) -> None:
+        """Raises InvalidRequestError."""
+        super().check(settings, model)
+        if self.top_logprobs and not self.logprobs:
+            raise refuse("top_logprobs", "needs logprobs true")
+        check_logprobs("top_logprobs", self.top_logprobs, settings)
+        self._check_tool_choice()
+
+    def _check_tool_choice(self) -> None:
+        choice = self.tool_choice
+        if choice is None or choice == "none":
+            return
+        if not self.tools:
+            raise refuse("tool_choice", "is only allowed with tools")
+        if isinstance(choice, str) and choice not in ("auto", "required"):
+            raise refuse("tool_choice", "must be none, auto, required or a function")
+        if isinstance(choice, dict):
+            self._check_named(choice)
+        raise refuse("tool_choice", "other than none is not available yet: this server does not parse tool calls")
+
+    def _check_named(self, choice: dict[str, Any]) -> None:
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if choice.get("type") != "function" or not isinstance(name, str):
+            raise refuse("tool_choice", 'must look like {"type": "function", "function": {"name": "…"}}')
+        if name not in {tool.function.name for tool in self.tools}:
+            raise refuse("tool_choice", f"names the function {name[:64]!r}, which is not among the tools")

@@ -1,0 +1,83 @@
+"""What the routes share: settings, served models, metrics. One object, made by `app.create_app`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from appliance.api.fields import StreamOptions
+from appliance.api.logprobs import TokenPrinter
+from appliance.api.request_ids import clean_request_id
+from appliance.api.sampling_fields import SamplingFields
+from appliance.api.served_model import ServedModel, ServedModels
+from appliance.errors import UnavailableError
+from appliance.generation import Generation, GenerationSpec
+from appliance.metrics import ApiMetrics
+from appliance.settings import Settings
+
+MIN_BODY_BYTES = 2 * 1024 * 1024
+BYTES_PER_CONTEXT_TOKEN = 64
+DRAIN_FILE = "draining"
+
+
+@dataclass
+class ApiState:
+    """Reachable from every route as `get_state(request)`."""
+
+    settings: Settings
+    models: ServedModels
+    metrics: ApiMetrics = field(default_factory=ApiMetrics)
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The body limit: as set, or what the longest context can need with room to spare."""
+        longest = max((model.max_model_len for model in self.models), default=0)
+        return self.settings.max_body_bytes or max(MIN_BODY_BYTES, BYTES_PER_CONTEXT_TOKEN * longest)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the box is going down: its parent leaves a file in the run directory."""
+        run_dir = self.settings.run_dir
+        return run_dir is not None and (run_dir / DRAIN_FILE).exists()
+
+    def check_admission(self) -> None:
+        """Raises UnavailableError where no new work is taken."""
+        if self.is_draining:
+            raise UnavailableError("the server is shutting down", retry_after_s=5)
+
+    def make_generation(self, model: ServedModel, spec: GenerationSpec) -> Generation:
+        """A generation that is taken up again as the settings allow."""
+        return Generation(
+            model.engine,
+            model.tokenizer,
+            spec,
+            max_resumes=self.settings.max_resumes,
+            engine_wait_s=self.settings.engine_wait,
+        )
+
+    def make_printer(self, model: ServedModel, request: SamplingFields) -> TokenPrinter:
+        """How this request wants its tokens written."""
+        as_ids = request.return_tokens_as_token_ids
+        return TokenPrinter(model.tokenizer, self.settings.return_tokens_as_token_ids if as_ids is None else as_ids)
+
+    def usage_options(self, options: StreamOptions | None) -> tuple[bool, bool]:
+        """Whether a stream reports usage at its end, and on every chunk."""
+        if self.settings.enable_force_include_usage:
+            return True, True
+        return (options.include_usage, options.continuous_usage_stats) if options else (False, False)
+
+
+def get_state(request: Request) -> ApiState:
+    """The application's state."""
+    state: ApiState = request.app.state.api
+    return state
+
+
+def name_request(request: Request, request_id: str | None) -> None:
+    """Take the id from the body as the request's, if it is clean and no header brought one."""
+    cleaned = clean_request_id(request_id)
+    if cleaned is not None and "x-request-id" not in request.headers:
+        request.state.request_id = cleaned

@@ -1,0 +1,107 @@
+"""Server-sent events: headers only once the engine took the request up, comments in silence, [DONE] at every end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from appliance.api.choice_stream import Batch, ChoiceStream
+from appliance.api.error_handlers import as_api_error, encode_error
+
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+def sse(value: Any) -> bytes:
+    """One event."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+class ChunkPrinter(Protocol):
+    """Prints a request's events in one protocol's chunks."""
+
+    def print(self, batch: Batch) -> list[bytes]:
+        """The chunks for these events; [] where there is nothing to say."""
+
+    def print_end(self) -> list[bytes]:
+        """What follows the last choice's finish."""
+
+
+class EventStreamResponse(Response):
+    """Sends what `printer` makes of `stream`. Made by `start`, so errors of the first step have a real status."""
+
+    def __init__(self, stream: ChoiceStream, printer: ChunkPrinter, first: Batch | None, keep_alive_s: float) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._stream = stream
+        self._printer = printer
+        self._first = first
+        self._keep_alive_s = keep_alive_s
+        self._sent_at = 0.0 if not first else time.monotonic()
+
+    @classmethod
+    async def start(
+        cls, request: Request, stream: ChoiceStream, printer: ChunkPrinter, keep_alive_s: float
+    ) -> EventStreamResponse:
+        """Wait for the first events, but no longer than a client may be left in silence.
+
+        Raises what the generations raise: nothing has been sent yet.
+        """
+        await stream.__aenter__()
+        try:
+            stream.watch(request.receive)
+            first = await stream.get(keep_alive_s or None)
+        except BaseException:
+            await stream.__aexit__(None, None, None)
+            raise
+        return cls(stream, printer, first, keep_alive_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Where the client leaves early everything is aborted and the answer simply ends."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_events(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ClientDisconnect:
+            scope["state"]["client_gone"] = True
+        finally:
+            await self._stream.__aexit__(None, None, None)
+
+    async def _send_events(self, send: Send) -> None:
+        batch = self._first
+        try:
+            while batch is not None:
+                await self._send_batch(batch, send)
+                batch = await self._stream.get(self._silence_left_s())
+            end = self._printer.print_end()
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            end = [b"data: " + encode_error(as_api_error(error)) + b"\n\n"]
+        await send({"type": "http.response.body", "body": b"".join(end) + DONE, "more_body": True})
+
+    async def _send_batch(self, batch: Batch, send: Send) -> None:
+        """Everything that piled up goes out in one write."""
+        body = b"".join(self._printer.print(batch)) if batch else b""
+        if not body and self._keep_alive_s and time.monotonic() - self._sent_at >= self._keep_alive_s:
+            body = KEEP_ALIVE
+        if body:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            self._sent_at = time.monotonic()
+
+    def _silence_left_s(self) -> float | None:
+        if not self._keep_alive_s:
+            return None
+        # A little late rather than a little early: the comment is due when the timer fires.
+        return max(self._sent_at + self._keep_alive_s - time.monotonic(), 0.0) + 0.001

@@ -1,0 +1,17 @@
+"""GET /version."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from appliance import __version__
+from appliance.api.responses import json_response
+
+router = APIRouter(tags=["probes"])
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The package's version."""
+    return json_response({"version": __version__})

@@ -1,0 +1,66 @@
+"""An API over a scripted engine and the default model's real tokenizer and template."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.api.app import create_app
+from appliance.api.served_model import SamplingDefaults, ServedModel
+from appliance.baked_model import BakedModel
+from appliance.settings import Settings
+from appliance.text.chat_template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer
+from tests.api.harness import NAME, Box
+from tests.api.scripted_engine import ScriptedEngine
+
+
+@pytest.fixture(scope="session")
+def text_side(smollm2: Path) -> ServedModel:
+    """The parts of a served model that are slow to load."""
+    baked = BakedModel(smollm2)
+    tokenizer = Tokenizer.load(baked)
+    assert baked.chat_template is not None
+    template = ChatTemplate(baked.chat_template, baked.tokenizer_config, tokenizer)
+    return ServedModel([NAME], baked, ScriptedEngine(), tokenizer, template, max_model_len=8192)
+
+
+MakeBox = Callable[..., Any]
+
+
+@pytest.fixture
+async def make_box(text_side: ServedModel) -> AsyncIterator[MakeBox]:
+    """Start an API with the given settings; closed at the end of the test."""
+    async with AsyncExitStack() as stack:
+
+        async def make(engine: ScriptedEngine | None = None, max_model_len: int = 8192, **settings: Any) -> Box:
+            engine = engine or ScriptedEngine()
+            names = settings.pop("names", [NAME, "alias"])
+            model = ServedModel(
+                names=names,
+                baked=text_side.baked,
+                engine=engine,
+                tokenizer=text_side.tokenizer,
+                chat_template=text_side.chat_template,
+                max_model_len=max_model_len,
+                defaults=SamplingDefaults(),
+            )
+            app = create_app(Settings(**settings), [model])
+            await stack.enter_async_context(app.router.lifespan_context(app))
+            transport = httpx.ASGITransport(app)
+            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://box"))
+            return Box(app, client, engine, model)
+
+        yield make
+
+
+@pytest.fixture
+async def box(make_box: MakeBox) -> Box:
+    """An API with default settings."""
+    made: Box = await make_box()
+    return made
