@@ -1,7 +1,8 @@
 """How text is cut before byte-pair merging, for each name that GGUF files use in `tokenizer.ggml.pre`.
 
 The values are `pre_tokenizer` steps of tokenizer.json as the models' own ones have them. The name decides which ids a
-text gets, so an unknown one is refused rather than guessed.
+text gets, so an unknown one is refused rather than guessed. Where the model's own tokenizer normalises its text (Qwen2:
+NFC) ours does, too, though llama.cpp does not.
 """
 
 from __future__ import annotations
@@ -43,16 +44,31 @@ _TEKKEN = _split(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-# Latin, Greek, Cyrillic, Armenian, Georgian, Cherokee, Coptic, Deseret, Osage, Old Hungarian, Warang Citi and Adlam.
-_CASED = (
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄ"
-    "ῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+# Cased letters as DeepSeek's tokenizer lists them. By code point: typed out, editors would normalise some away.
+_CASED_RANGES = (
+    "41-5A 61-7A B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C "
+    "38E-3A1 3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B "
+    "1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 "
+    "1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC 1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 "
+    "2115 2119-211D 2124 2126 2128 212A-212D 212F-2134 2139 213C-213F 2145-2149 214E 2183 2184 2C00-2C7B "
+    "2C7E-2CE4 2CEB-2CEE 2CF2 2CF3 A640-A66D A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 "
+    "FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF "
+    "1E900-1E943 "
 )
-_HAN_TO_HANGUL = "[一-龥ࠀ-一가-\ud7ff]+"
+
+
+def _character_class(ranges: str) -> str:
+    pairs = [word.partition("-") for word in ranges.split()]
+    return "".join(chr(int(first, 16)) + (dash and dash + chr(int(last, 16))) for first, dash, last in pairs)
+
+
+_CASED = _character_class(_CASED_RANGES)
+_HAN_TO_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_WIDE_PUNCTUATION = "!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002"
 _DEEPSEEK_LLM = [
     _split(r"[\r\n]"),
     _split(rf"\s?[{_CASED}]+"),
-    _split(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+    _split(rf"\s?[{_WIDE_PUNCTUATION}]+"),
     _split(r"\s+$"),
     _split(_HAN_TO_HANGUL),
     _split(r"\p{N}+"),
@@ -68,7 +84,7 @@ _DEEPSEEK_CODER = [
 ]
 _DEEPSEEK_V3 = [
     _split(r"\p{N}{1,3}"),
-    _split(r"[一-龥぀-ゟ゠-ヿ]+"),
+    _split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
     _split(
         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
         rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"

@@ -51,12 +51,13 @@ def complete_tokenizer(
 def ends_template(bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> dict[str, Any]:
     """A tokenizer.json post-processor that puts BOS before and EOS behind each text."""
 
-    def special(token: tuple[str, int], type_id: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": token[0], "type_id": type_id}}
-
     def sequence(name: str, type_id: int) -> list[dict[str, Any]]:
-        text = [{"Sequence": {"id": name, "type_id": type_id}}]
-        return [special(bos, type_id)] * bool(bos) + text + [special(eos, type_id)] * bool(eos)  # type: ignore[arg-type]
+        parts: list[dict[str, Any]] = [{"Sequence": {"id": name, "type_id": type_id}}]
+        if bos is not None:
+            parts.insert(0, {"SpecialToken": {"id": bos[0], "type_id": type_id}})
+        if eos is not None:
+            parts.append({"SpecialToken": {"id": eos[0], "type_id": type_id}})
+        return parts
 
     tokens = {text: {"id": text, "ids": [number], "tokens": [text]} for text, number in filter(None, (bos, eos))}
     pair = sequence("A", 0) + sequence("B", 1)
