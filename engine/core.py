@@ -55,20 +55,18 @@ class EngineCore:
         """Whether a step would do anything."""
         return self._scheduler.num_requests > 0
 
-    def add(self, message: GenerateRequest) -> RequestOutput | None:
+    def add(self, request: GenerateRequest) -> RequestOutput | None:
         """Take a request up. Returns an output only where that is all there will be: it is refused (error), or it is
         a resumed request that had already reached its end.
         """
         try:
-            self._check(message)
+            self._check(request)
         except RequestError as error:
             return RequestOutput(
-                request_id=message.request_id, finish_reason="error", error=str(error), error_param=error.param
+                request_id=request.request_id, finish_reason="error", error=str(error), error_param=error.param
             )
-        request = Request.from_message(message, now_s=time.monotonic(), wall_time_s=time.time())
-        if self._scheduler.add(request):
-            return None
-        return self._close_resumed(request)
+        state = Request.from_message(request, now_s=time.monotonic(), wall_time_s=time.time())
+        return None if self._scheduler.add(state) else self._close_resumed(state)
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Drop these requests and free their blocks at once. Unknown ids are ignored."""
@@ -94,10 +92,10 @@ class EngineCore:
         self.metrics.record_step(self._scheduler.stats, updates, time.monotonic())
         return [output for _, output in updates]
 
-    def _check(self, message: GenerateRequest) -> None:
-        if message.request_id in self._scheduler:
-            raise RequestError(f"request_id {message.request_id!r} is already in flight", "request_id")
-        self._admission.check(message)
+    def _check(self, request: GenerateRequest) -> None:
+        if request.request_id in self._scheduler:
+            raise RequestError(f"request_id {request.request_id!r} is already in flight", "request_id")
+        self._admission.check(request)
 
     def _close_resumed(self, request: Request) -> RequestOutput:
         self.metrics.record_finish(request, time.monotonic())
