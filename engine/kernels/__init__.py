@@ -3,7 +3,7 @@
 ``engine/kernels/<op>/reference.py`` is plain torch and the truth; ``cpu.py`` binds the C++ library
 (`engine.kernels.native`); ``kernel.py`` is Triton. `resolve_ops` picks one implementation of every op, once, when the
 model is built; model code never asks again. Each implementation of an op is a function of the op's own name in its
-module, listed in `CATALOGUE`; ``shapes.py`` beside it yields the cases that the sweep test feeds to all of them.
+module, listed in `CATALOGUE`; ``shapes.py`` beside it yields the shapes (`SHAPES`) that the sweep test feeds to all.
 
 Conventions: T = tokens of the step, R = its rows (requests), K and N = input and output channels, H and KV = query and
 key/value heads, D = head size, I = intermediate size. Activations are contiguous ``[T, …]`` in the model's dtype
@@ -69,6 +69,15 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "attend": {"reference": "engine.kernels.attend.reference"},
 }
 
+SHAPES: dict[str, str] = {
+    # op that computes: the generator of the shapes that a test compares all its implementations over
+    "embedding": "engine.kernels.embedding.shapes:embedding_shapes",
+    "norm_linear": "engine.kernels.linear.shapes:linear_shapes",
+    "norm_linear_swiglu": "engine.kernels.linear.shapes:linear_shapes",
+    "linear_add_": "engine.kernels.linear.shapes:linear_shapes",
+    "attend": "engine.kernels.attend.shapes:attend_shapes",
+}
+
 PREFERENCES = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "reference")}
 
 
@@ -96,6 +105,12 @@ def load_op(op: str, implementation: str) -> Callable[..., Any]:
         raise ConfigError(f"op {op} has no implementation {implementation!r} (it has {', '.join(sorted(modules))})")
     function: Callable[..., Any] = getattr(import_module(modules[implementation]), op)
     return function
+
+
+def make_shapes(op: str) -> list[Any]:
+    """Every shape that the op's implementations are compared over."""
+    module, name = SHAPES[op].split(":")
+    return list(getattr(import_module(module), name)())
 
 
 def choose_implementation(device_type: str) -> str:
