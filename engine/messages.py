@@ -77,11 +77,7 @@ class ResetPrefixCacheRequest(msgspec.Struct, frozen=True, tag="reset_prefix_cac
     call_id: int
 
 
-class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Answer to `Ping`."""
-
-
-EngineRequest = GenerateRequest | AbortRequest | InfoRequest | MetricsRequest | ResetPrefixCacheRequest | Pong
+EngineRequest = GenerateRequest | AbortRequest | InfoRequest | MetricsRequest | ResetPrefixCacheRequest
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +105,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_reason: int | None = None
     error: str | None = None  # with finish_reason "error": one line for the caller
     error_param: str | None = None  # the request's field that is wrong (a 400), None for an engine fault (a 500)
+    unavailable: bool = False  # with "error": not begun, the engine is loading or stopping (a 503)
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -174,3 +171,4 @@ def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
     for name in ("prompt_logprobs", "num_cached_tokens", "finish_reason", "stop_reason", "error", "error_param"):
         if getattr(newer, name) is not None:
             setattr(older, name, getattr(newer, name))
+    older.unavailable = older.unavailable or newer.unavailable

@@ -1,0 +1,372 @@
+"""The API worker's end of the engine's socket: one asyncio client, one reader, one mailbox a request. No torch.
+
+A consumer that reads slowly finds its outputs merged in its mailbox, so nothing grows. When the engine goes away all
+iterators in flight raise EngineLostError, after what was already received; the client then reconnects by itself.
+What to do about a lost engine (resubmit) is `appliance.generation`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from engine.errors import EngineError, EngineLostError, EngineUnavailableError
+from engine.messages import (
+    AbortRequest,
+    EngineInfo,
+    EngineReply,
+    EngineRequest,
+    GenerateRequest,
+    InfoRequest,
+    MetricsReply,
+    MetricsRequest,
+    Outputs,
+    RequestOutput,
+    ResetPrefixCacheReply,
+    ResetPrefixCacheRequest,
+    decode_reply,
+    encode,
+    merge_outputs,
+)
+from engine.socket_address import make_address
+
+logger = logging.getLogger(__name__)
+
+SEND_HWM = 1024
+RECEIVE_HWM = 64  # small: what a busy worker does not read is merged in the engine, not queued here
+RECONNECT_MS = 100
+MESSAGES_A_TURN = 64  # then other tasks get a turn
+
+_HELLO = 0  # call id of the question asked on connecting, which makes the engine know us
+_HELLO_MESSAGE = encode(InfoRequest(_HELLO))
+_WATCHED_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+
+_Reply = TypeVar("_Reply", EngineInfo, MetricsReply, ResetPrefixCacheReply)
+
+
+class EngineClient:
+    """Talks to one engine. Build it in the event loop's process, `start` it in the loop, `close` it at the end.
+
+    ``connect_timeout_s`` bounds how long a call waits for an engine that is not there; counted from when it went
+    away, so that later calls fail at once. ``engine_timeout_s`` declares an engine lost that is connected but silent
+    (it sends something every second); None never does.
+    """
+
+    def __init__(
+        self, socket_path: Path, *, connect_timeout_s: float = 0.5, engine_timeout_s: float | None = None
+    ) -> None:
+        self._address = make_address(socket_path)
+        self._connect_timeout_s = connect_timeout_s
+        self._engine_timeout_s = engine_timeout_s
+        self._numbers = itertools.count(_HELLO + 1)
+        self._mailboxes: dict[str, _Mailbox] = {}
+        self._calls: dict[int, asyncio.Future[EngineReply]] = {}
+        self._connected = asyncio.Event()
+        self._engine_id: str | None = None
+        self._down_since_s = 0.0
+        self._heard_at_s = 0.0
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._connection: _Connection | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Begin to connect; does not wait for the engine."""
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._connect()
+        if self._engine_timeout_s is not None:
+            self._watch(self._engine_timeout_s)
+
+    async def close(self) -> None:
+        """Close the socket; iterators in flight raise EngineUnavailableError, and the engine aborts their requests."""
+        if self._context is None:
+            return
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._disconnect(EngineUnavailableError, "the client was closed")
+        self._connection = None
+        self._context.term()
+        self._context = None
+
+    async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+        """Generate: yields outputs until one has a finish_reason. Closing the iterator early aborts the request.
+
+        Raises EngineUnavailableError where the request was not begun, EngineLostError where its engine went away.
+        """
+        await self._wait_connected()
+        # Ids are made unique here: an aborted request's last output must not end a new one of the same id.
+        wire_id = f"{request.request_id}#{next(self._numbers)}"
+        self._send(msgspec.structs.replace(request, request_id=wire_id))
+        mailbox = self._mailboxes[wire_id] = _Mailbox()
+        is_finished = False
+        try:
+            while not is_finished:
+                output = await mailbox.get()
+                output.request_id = request.request_id
+                is_finished = output.finish_reason is not None
+                if output.unavailable:
+                    raise EngineUnavailableError(output.error)
+                yield output
+        finally:
+            # A mailbox that is no longer listed belonged to a lost engine.
+            if self._mailboxes.pop(wire_id, None) is not None and not is_finished:
+                self._send_abort([wire_id])
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """End these requests; their iterators get an output with finish_reason "abort". Unknown ids are ignored."""
+        wanted = set(request_ids)
+        wire_ids = [wire_id for wire_id in self._mailboxes if wire_id.rpartition("#")[0] in wanted]
+        if wire_ids:
+            self._send_abort(wire_ids)
+
+    async def info(self, timeout_s: float = 2.0) -> EngineInfo:
+        """State and facts; answered while the engine is loading, too. Raises EngineUnavailableError."""
+        return await self._call(InfoRequest, EngineInfo, timeout_s)
+
+    async def metrics(self, timeout_s: float = 2.0) -> str:
+        """The engine's metrics in Prometheus text exposition. Raises EngineUnavailableError."""
+        return (await self._call(MetricsRequest, MetricsReply, timeout_s)).text
+
+    async def reset_prefix_cache(self, timeout_s: float = 10.0) -> bool:
+        """Empty the prefix cache; False while blocks are in use. Raises EngineUnavailableError."""
+        return (await self._call(ResetPrefixCacheRequest, ResetPrefixCacheReply, timeout_s)).success
+
+    async def _call(self, make: Callable[[int], EngineRequest], kind: type[_Reply], timeout_s: float) -> _Reply:
+        call_id = next(self._numbers)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wait_connected()
+                self._send(make(call_id))
+                future = self._calls[call_id] = self._loop.create_future()
+                reply = await future
+        except TimeoutError:
+            raise EngineUnavailableError(f"the engine did not answer within {timeout_s:g} s") from None
+        finally:
+            self._calls.pop(call_id, None)
+        if not isinstance(reply, kind):
+            raise EngineUnavailableError(f"the engine answered with {type(reply).__name__}, not {kind.__name__}")
+        return reply
+
+    async def _wait_connected(self) -> None:
+        if self._connected.is_set():
+            return
+        if self._connection is None:
+            raise EngineUnavailableError("the client is not started, or closed")
+        try:
+            async with asyncio.timeout_at(self._down_since_s + self._connect_timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            raise EngineUnavailableError(f"no engine answers on {self._address}") from None
+
+    def _send(self, request: EngineRequest) -> None:
+        if self._connection is None or not self._connection.send(encode(request)):
+            raise EngineUnavailableError("the engine takes no requests")
+
+    def _send_abort(self, wire_ids: list[str]) -> None:
+        """Never waits, so that it also works while the consumer's task is being cancelled."""
+        try:
+            self._send(AbortRequest(wire_ids))
+        except EngineUnavailableError as error:
+            logger.warning("abort not sent num_requests=%d error=%s", len(wire_ids), error)
+
+    def _connect(self) -> None:
+        assert self._context is not None
+        self._down_since_s = self._loop.time()
+        self._connection = _Connection(
+            self._context, self._address, self._on_connected, self._on_message, self._on_disconnected
+        )
+
+    def _disconnect(self, kind: type[EngineError], reason: str) -> None:
+        """Drop the connection with everything queued in it, and end all that waits for answers on it."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connected.clear()
+        self._engine_id = None
+        mailboxes, self._mailboxes = self._mailboxes, {}
+        for mailbox in mailboxes.values():
+            mailbox.fail(kind(reason))
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(EngineUnavailableError(reason))
+
+    def _lose_engine(self, reason: str) -> None:
+        logger.warning("engine lost address=%s reason=%r num_requests=%d", self._address, reason, len(self._mailboxes))
+        self._disconnect(EngineLostError, reason)
+        self._connect()
+
+    def _on_connected(self) -> None:
+        self._heard_at_s = self._loop.time()
+        self._connected.set()
+        if self._connection is not None:
+            self._connection.send(_HELLO_MESSAGE)
+
+    def _on_disconnected(self) -> None:
+        self._lose_engine("the engine closed the connection")
+
+    def _on_message(self, data: bytes) -> None:
+        self._heard_at_s = self._loop.time()
+        try:
+            reply = decode_reply(data)
+        except (ValueError, msgspec.MsgspecError) as error:
+            logger.warning("malformed message dropped error=%r", str(error))
+            return
+        if isinstance(reply, Outputs):
+            self._sort(reply.outputs)
+        elif isinstance(reply, (EngineInfo, MetricsReply, ResetPrefixCacheReply)):
+            self._resolve(reply.call_id, reply)
+            if isinstance(reply, EngineInfo):
+                self._see_engine(reply.engine_id)
+        else:
+            self._see_engine(reply.engine_id)
+
+    def _sort(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            mailbox = self._mailboxes.get(output.request_id)
+            if mailbox is not None:
+                mailbox.put(output)
+
+    def _resolve(self, call_id: int, reply: EngineReply) -> None:
+        future = self._calls.get(call_id)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def _see_engine(self, engine_id: str) -> None:
+        if self._engine_id is None:
+            self._engine_id = engine_id
+            logger.info("engine connected address=%s engine_id=%s", self._address, engine_id)
+        elif engine_id != self._engine_id:
+            self._lose_engine("the engine was replaced by another")
+
+    def _watch(self, timeout_s: float) -> None:
+        if self._connected.is_set() and self._loop.time() - self._heard_at_s > timeout_s:
+            self._lose_engine(f"the engine was silent for {timeout_s:g} s")
+        self._watchdog = self._loop.call_later(timeout_s / 4, self._watch, timeout_s)
+
+
+class _Mailbox:
+    """What a request's consumer has not read yet: at most one output, and an error behind it."""
+
+    __slots__ = ("_error", "_output", "_waiter")
+
+    def __init__(self) -> None:
+        self._output: RequestOutput | None = None
+        self._error: EngineError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, output: RequestOutput) -> None:
+        if self._output is None:
+            self._output = output
+        else:
+            merge_outputs(self._output, output)
+        self._wake()
+
+    def fail(self, error: EngineError) -> None:
+        self._error = error
+        self._wake()
+
+    async def get(self) -> RequestOutput:
+        while self._output is None:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        output, self._output = self._output, None
+        return output
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Connection:
+    """One DEALER, from its first connect attempt until the engine is gone.
+
+    Never reused for the next engine: a request that was queued for the lost one must not be begun by the next, where
+    nobody waits for it. ZMQ's file descriptor only says that something changed, so each event is read until nothing
+    is left, and looked for again after a send.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        on_connected: Callable[[], None],
+        on_message: Callable[[bytes], None],
+        on_disconnected: Callable[[], None],
+    ) -> None:
+        self._on_connected = on_connected
+        self._on_message = on_message
+        self._on_disconnected = on_disconnected
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, SEND_HWM)
+        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self._monitor = self._socket.get_monitor_socket(_WATCHED_EVENTS)
+        self._loop.add_reader(self._socket.FD, self._read)
+        self._loop.add_reader(self._monitor.FD, self._read_events)
+        self._socket.connect(address)
+        # A ZMQ queue wakes only a reader that has found it empty once.
+        self._loop.call_soon(self._read)
+        self._loop.call_soon(self._read_events)
+        # A socket's file descriptor only signals once it was found empty, so the monitor is looked at first.
+        self._loop.call_soon(self._read_events)
+
+    def send(self, data: bytes) -> bool:
+        """Queue a message without waiting; False where the engine does not read."""
+        try:
+            self._socket.send(data, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._loop.call_soon(self._read)
+        return True
+
+    def close(self) -> None:
+        """Drop the connection and all that is queued."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._socket.FD)
+        self._loop.remove_reader(self._monitor.FD)
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+
+    def _read(self) -> None:
+        if self._read_messages(MESSAGES_A_TURN):
+            self._loop.call_soon(self._read)
+
+    def _read_messages(self, max_messages: int | None) -> bool:
+        """Deliver up to `max_messages`; whether there may be more."""
+        for _ in itertools.repeat(None) if max_messages is None else range(max_messages):
+            if self._is_closed:
+                return False
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            self._on_message(data)
+        return True
+
+    def _read_events(self) -> None:
+        while not self._is_closed:
+            try:
+                frames = self._monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if parse_monitor_message(frames)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._on_connected()
+            else:
+                self._read_messages(None)  # what the engine said last was received before the end
+                self._on_disconnected()

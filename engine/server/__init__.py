@@ -1,0 +1,147 @@
+"""The engine process: the socket first, then the model, then the busy loop. `serve` is all that others need.
+
+The IO thread answers before torch is even imported; loading runs in the main thread. Heavy imports are lazy for that.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, EngineError
+from engine.server.busy_loop import BusyLoop
+from engine.server.io_thread import InboxItem, IOThread, Stop
+from engine.server.status import Status
+from engine.step import Progress, Runner
+
+if TYPE_CHECKING:
+    from engine.core import EngineCore
+
+__all__ = ["EngineServer", "make_core", "serve"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAULT = 1  # worth a restart
+EXIT_CONFIG = 2  # the next start would end the same way
+
+# The IO thread asks for the interpreter lock while a step is being prepared; the default of 5 ms is a token's time.
+_SWITCH_INTERVAL_S = 0.0005
+
+MakeRunner = Callable[[EngineConfig, Progress], Runner]
+
+
+def make_core(config: EngineConfig, progress: Progress, make_runner: MakeRunner | None = None) -> EngineCore:
+    """Load the model. Raises ConfigError where it or the configuration cannot be served."""
+    from engine.core import EngineCore
+
+    if make_runner is None:
+        from engine.runner import make_runner as load_runner
+
+        make_runner = load_runner
+    return EngineCore(config, make_runner(config, progress))
+
+
+class _Stopped(BaseException):
+    """A signal came while loading, which is broken off."""
+
+
+class EngineServer:
+    """One engine: IO thread, loading, busy loop. `run` in the main thread; `stop` from any thread or signal handler."""
+
+    def __init__(self, config: EngineConfig, make_runner: MakeRunner | None = None) -> None:
+        self.status = Status()
+        self.is_loading = False
+        self._config = config
+        self._make_runner = make_runner
+        self._inbox: SimpleQueue[InboxItem] = SimpleQueue()
+        self._io = IOThread(config.socket_path, self.status, self._inbox)
+
+    def run(self) -> int:
+        """Load, then step until stopped. Returns the exit code; errors are logged, not raised."""
+        self._io.start()
+        try:
+            BusyLoop(self._load(), self._inbox, self._io).run()
+        except EngineError as error:
+            return self._fail(error)
+        except Exception as error:
+            logger.exception("engine failed")
+            self.status.set_failed(f"{type(error).__name__}: {error}")
+            return EXIT_FAULT
+        finally:
+            self.is_loading = False
+            self.status.set_stopping()
+            self._io.stop()
+        logger.info("engine stopped")
+        return EXIT_OK
+
+    def stop(self) -> None:
+        """End the busy loop; what runs ends with finish_reason "abort". Safe in a signal handler."""
+        self.status.set_stopping()
+        self._inbox.put(Stop())
+
+    def _load(self) -> EngineCore:
+        self.is_loading = True
+        core = make_core(self._config, self.status.progress, self._make_runner)
+        # What was made so far lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self.status.set_ready(core.info, core, core.metrics.render)
+        self.is_loading = False
+        logger.info(
+            "engine ready model=%s socket=%s device=%s dtype=%s max_model_len=%d num_blocks=%d seconds=%.1f",
+            self._config.served_model_name,
+            self._config.socket_path,
+            core.info.device,
+            core.info.dtype,
+            core.info.max_model_len,
+            core.info.num_blocks,
+            sum(self.status.phase_seconds.values()),
+        )
+        return core
+
+    def _fail(self, error: EngineError) -> int:
+        self.status.set_failed(str(error))
+        logger.error("engine cannot start error=%s", error)
+        return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAULT
+
+
+def serve(config: EngineConfig, make_runner: MakeRunner | None = None) -> int:
+    """Be the engine process until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 fault, 2 cannot be served."""
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        server = EngineServer(config, make_runner)
+    except ConfigError as error:
+        logger.error("engine cannot start error=%s", error)
+        return EXIT_CONFIG
+    handler = _SignalHandler(server)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+    try:
+        return server.run()
+    except _Stopped:
+        logger.info("engine stopped while loading phase=%r", server.status.phase)
+        return EXIT_OK
+
+
+class _SignalHandler:
+    """Stops the server: between steps once it runs, at once while it loads."""
+
+    def __init__(self, server: EngineServer) -> None:
+        self._server = server
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_loading = self._server.is_loading
+        self._server.stop()
+        if is_loading:
+            raise _Stopped
