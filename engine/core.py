@@ -16,7 +16,8 @@ from engine.errors import RequestError
 from engine.messages import GenerateRequest, RequestOutput
 from engine.metrics import EngineMetrics
 from engine.request import Request
-from engine.scheduler.scheduler import Scheduler, Update
+from engine.scheduler.outputs import Update
+from engine.scheduler.scheduler import Scheduler
 from engine.step import Runner, RunnerInfo, StepInput, StepOutput
 
 logger = logging.getLogger(__name__)

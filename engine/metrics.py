@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric
 
 from engine.config import EngineConfig
 from engine.request import Request
+from engine.scheduler.outputs import Update
 from engine.scheduler.plan import StepStats
-from engine.scheduler.scheduler import Update
 from engine.step import RunnerInfo
 
 _FIRST_TOKEN_S = (

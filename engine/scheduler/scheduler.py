@@ -15,17 +15,15 @@ from engine.cache.block_pool import BlockPool
 from engine.cache.block_tables import BlockTables
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.messages import RequestOutput, TokenLogprobs
+from engine.messages import TokenLogprobs
 from engine.request import Request, RequestStatus
+from engine.scheduler.outputs import Update, take_tokens
 from engine.scheduler.plan import StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
 from engine.scheduler.stop import StopRule
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
 logger = logging.getLogger(__name__)
-
-Update = tuple[Request, RequestOutput]
-"""What a step produced for a request, beside the request itself."""
 
 
 class Scheduler:
@@ -118,7 +116,8 @@ class Scheduler:
             self._take_computed(request, row, result.prompt_logprobs[index] if result.prompt_logprobs else None)
             if result.token_ids[index]:
                 logprobs = result.logprobs[index] if result.logprobs else None
-                updates.append((request, self._take_tokens(request, result.token_ids[index], logprobs)))
+                output = take_tokens(request, result.token_ids[index], logprobs, self._stop_rule)
+                updates.append((request, output))
         self._retire([request for request, _ in updates if request.is_finished])
         return updates
 
@@ -223,26 +222,6 @@ class Scheduler:
         self.stats.num_prompt_tokens += max(0, num_tokens - request.num_counted_prompt_tokens)
         request.num_counted_prompt_tokens = max(num_tokens, request.num_counted_prompt_tokens)
 
-    def _take_tokens(
-        self, request: Request, token_ids: list[int], logprobs: list[TokenLogprobs] | None
-    ) -> RequestOutput:
-        num_kept = 0
-        for token_id in token_ids:
-            request.output_token_ids.append(token_id)
-            num_kept += 1
-            if self._stop_rule.apply(request):
-                break
-        output = RequestOutput(
-            request_id=request.request_id,
-            token_ids=token_ids[:num_kept],
-            logprobs=logprobs[:num_kept] if logprobs is not None else None,
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-        )
-        if not request.has_output:
-            _add_first_facts(request, output)
-        return output
-
     def _retire(self, finished: list[Request]) -> None:
         if not finished:
             return
@@ -250,13 +229,6 @@ class Scheduler:
             self._tables.remove(request)
             del self._requests[request.request_id]
         self._running = [request for request in self._running if not request.is_finished]
-
-
-def _add_first_facts(request: Request, output: RequestOutput) -> None:
-    output.num_cached_tokens = request.num_cached_tokens
-    output.prompt_logprobs = request.prompt_logprobs
-    request.prompt_logprobs = None
-    request.has_output = True
 
 
 def _check(config: EngineConfig, info: RunnerInfo) -> None:

@@ -42,6 +42,7 @@ class Traffic:
     messages: dict[str, GenerateRequest] = field(default_factory=dict)
     outputs: dict[str, RequestOutput] = field(default_factory=dict)
     block_values: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    block_salts: dict[bytes, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runner.on_write = self.check_written
@@ -69,6 +70,7 @@ class Traffic:
         for start in range(0, len(token_ids) - size + 1, size):
             block_hash = hasher.block(block_hash, token_ids[start : start + size])
             self.block_values[block_hash] = tuple(values[start : start + size])
+            assert self.block_salts.setdefault(block_hash, message.cache_salt) == message.cache_salt
 
     def step(self) -> None:
         self.take(self.core.step())
