@@ -22,22 +22,23 @@ class KeyRing:
     """The configured keys as digests: equal length, so comparing tells nothing about them."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key) for key in keys if key]
+        self._digests = [_digest(key.encode()) for key in keys if key]
 
     def __bool__(self) -> bool:
         return bool(self._digests)
 
     def holds(self, key: str) -> bool:
-        """Whether `key` is one of ours; every digest is compared, so the time does not say which."""
-        digest = _digest(key)
+        """Whether `key`, as a header holds it, is one of ours; all are compared, so the time does not say which."""
+        # Header values arrive as latin-1 text; the client meant these bytes.
+        digest = _digest(key.encode("latin-1"))
         found = False
         for known in self._digests:
             found |= hmac.compare_digest(digest, known)
         return found
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 def get_key(headers: Headers) -> str | None:

@@ -176,9 +176,10 @@ def load_models(settings: Settings) -> list[ServedModel]:
 def _load_model(settings: Settings, index: int, path: Path) -> ServedModel:
     baked = BakedModel(path)
     assert settings.run_dir is not None, "the supervisor renders a run directory"
+    names = _names(settings, index, baked)
     tokenizer = Tokenizer.load(baked)
     return ServedModel(
-        names=_names(settings, index, baked),
+        names=names,
         baked=baked,
         engine=EngineClient(settings.run_dir / f"engine-{index}.sock"),
         tokenizer=tokenizer,
@@ -190,10 +191,10 @@ def _load_model(settings: Settings, index: int, path: Path) -> ServedModel:
 
 def _names(settings: Settings, index: int, baked: BakedModel) -> Sequence[str]:
     """All given names belong to a single model; of several models each gets the name at its place."""
-    given = settings.served_model_name
+    given, own_name = settings.served_model_name, baked.name
     if len(settings.model) == 1 and given:
         return given
-    return (given[index],) if index < len(given) else (baked.name,)
+    return (given[index],) if index < len(given) else (own_name,)
 
 
 def _load_chat_template(settings: Settings, baked: BakedModel, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -58,3 +59,47 @@ def assert_error(response: httpx.Response, status: int, param: str | None = None
     assert "Traceback" not in error["message"]
     assert "/home/" not in error["message"]
     return str(error["message"])
+
+
+class AsgiCall:
+    """One request driven by hand: sees each message as it is sent, and can walk away."""
+
+    def __init__(self, app: FastAPI, path: str, body: dict[str, Any]) -> None:
+        self._app = app
+        self._body = json.dumps(body).encode()
+        self._gone = asyncio.Event()
+        self._is_read = False
+        self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        headers = [(b"content-type", b"application/json"), (b"host", b"box")]
+        self._scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
+            "client": ("127.0.0.1", 1), "server": ("box", 80),
+        }  # fmt: skip
+
+    async def __aenter__(self) -> AsgiCall:
+        self.task = asyncio.create_task(self._app(self._scope, self._receive, self.messages.put))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.leave()
+        await asyncio.wait_for(self.task, 5)
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._is_read:
+            self._is_read = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    def leave(self) -> None:
+        """The client closes its connection."""
+        self._gone.set()
+
+    async def next(self) -> dict[str, Any]:
+        """The next message of the answer."""
+        return await asyncio.wait_for(self.messages.get(), 5)
+
+    async def next_body(self) -> bytes:
+        """The next message's body."""
+        return bytes((await self.next())["body"])

@@ -45,6 +45,7 @@ class ScriptedEngine:
     submitted: list[GenerateRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
+    arrivals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     is_started: bool = False
 
     async def start(self) -> None:
@@ -59,6 +60,7 @@ class ScriptedEngine:
         assert request.request_id not in self.running, "ids must be unique"
         self.submitted.append(request)
         self.running.add(request.request_id)
+        self.arrivals.release()
         is_finished = False
         try:
             async for output in self._answer(request):

@@ -1,0 +1,245 @@
+"""Order and content of chunks, errors before and after the first byte, keep-alive, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.messages import GenerateRequest, RequestOutput
+from tests.api.conftest import MakeBox
+from tests.api.harness import NAME, AsgiCall, Box, assert_error, read_events
+from tests.api.scripted_engine import EOS, ScriptedEngine
+
+CHAT = "/v1/chat/completions"
+BODY = {
+    "model": NAME,
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 6,
+    "temperature": 0,
+    "stream": True,
+}
+
+
+def say_emoji(request: GenerateRequest, position: int) -> int:
+    """😀 over and over: three tokens each, none of them a character."""
+    return (10813, 242, 218)[position % 3]
+
+
+def say_hello_then_end(request: GenerateRequest, position: int) -> int:
+    return 19556 if position == 0 else EOS
+
+
+async def test_b26_role_first_and_finish_once_with_the_last_text(box: Box) -> None:
+    chunks = read_events((await box.chat(stream=True)).text)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    assert [choice["delta"] for choice in choices[1:]] == [{"content": " red"}] * 4
+    assert [choice["finish_reason"] for choice in choices] == [None, None, None, None, "length"]
+
+
+async def test_b31_chunk_identity_and_headers(box: Box) -> None:
+    response = await box.chat(stream=True, stream_options={"include_usage": True})
+    chunks = read_events(response.text)
+    assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
+    assert chunks[0]["id"].startswith("chatcmpl-")
+    assert chunks[0]["object"] == "chat.completion.chunk"
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert "content-length" not in response.headers
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("route", ["chat", "complete"])
+@pytest.mark.parametrize(
+    ("options", "has_usage"),
+    [(None, False), ({}, False), ({"include_usage": False}, False), ({"include_usage": True}, True),
+     ({"include_usage": None}, False), ({"continuous_usage_stats": True}, False)],
+)  # fmt: skip
+async def test_b28_usage_only_when_asked(box: Box, route: str, options: object, has_usage: bool) -> None:
+    chunks = read_events((await getattr(box, route)(stream=True, stream_options=options)).text)
+    plain = (await getattr(box, route)()).json()["usage"]
+    with_usage = [chunk for chunk in chunks if "usage" in chunk]
+    assert [chunk["choices"] for chunk in with_usage] == ([[]] if has_usage else [])
+    if has_usage:
+        assert chunks[-1]["usage"] == plain
+
+
+async def test_b28_usage_options_are_checked(box: Box) -> None:
+    response = await box.chat(stream=True, stream_options={"include_usage": "yes"})
+    assert_error(response, 400, "stream_options.include_usage")
+    for options in ({"include_usage": True}, {"include_usage": None}):
+        assert_error(await box.chat(stream_options=options), 400, "stream_options")
+
+
+@pytest.mark.parametrize("route", ["chat", "complete"])
+async def test_continuous_usage_rises_strictly(box: Box, route: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = read_events((await getattr(box, route)(stream=True, stream_options=options, max_tokens=6)).text)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["choices"]]
+    rising = [count for count in counts if count]
+    assert rising == sorted(set(rising))
+    assert rising[-1] == 6
+    assert chunks[-1]["usage"]["completion_tokens"] == 6
+
+
+async def test_force_include_usage(make_box: MakeBox) -> None:
+    box = await make_box(enable_force_include_usage=True)
+    chunks = read_events((await box.chat(stream=True)).text)
+    assert all("usage" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("route", ["chat", "complete"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"stop": ["red red red"], "max_tokens": 8}, {"stop": "red blue", "max_tokens": 8}, {"logit_bias": {"198": 100}},
+     {"logit_bias": {"216": 100}}, {"n": 3}, {"stop_token_ids": [2382]}, {"echo": True}],
+)  # fmt: skip
+async def test_b23_b25_stream_equals_collected(box: Box, route: str, fields: dict[str, object]) -> None:
+    whole = (await getattr(box, route)(**fields)).json()
+    chunks = read_events((await getattr(box, route)(**fields, stream=True)).text)
+    for choice in whole["choices"]:
+        mine = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
+        text = "".join(c["text"] if route == "complete" else c["delta"].get("content", "") for c in mine)
+        assert text == (choice["text"] if route == "complete" else choice["message"]["content"])
+        assert [c["finish_reason"] for c in mine if c["finish_reason"]] == [choice["finish_reason"]]
+        assert mine[-1]["stop_reason"] == choice["stop_reason"]
+
+
+async def test_b23_stop_strings(box: Box) -> None:
+    choice = (await box.complete(stop=["red red red"], max_tokens=8)).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (" ", "stop", "red red red")
+    choice = (await box.complete(stop=["red blue"], max_tokens=8)).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == (" red" * 8, "length")
+    answer = await box.complete(stop=["red red red"], max_tokens=8, include_stop_str_in_output=True)
+    assert answer.json()["choices"][0]["text"] == " red red red"
+
+
+async def test_b22_characters_are_never_split(make_box: MakeBox) -> None:
+    box = await make_box(ScriptedEngine(rule=say_emoji))
+    chunks = read_events((await box.complete(max_tokens=9, stream=True)).text)
+    texts = [chunk["choices"][0]["text"] for chunk in chunks]
+    assert texts == ["😀", "😀", "😀"]
+
+
+async def test_a_finish_without_text_has_its_own_chunk(make_box: MakeBox) -> None:
+    box = await make_box(ScriptedEngine(rule=say_hello_then_end))
+    chunks = read_events((await box.chat(stream=True)).text)
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[1:]] == [{"content": "Hello"}, {}]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_every_token_is_accounted_for_with_logprobs(make_box: MakeBox) -> None:
+    box = await make_box(ScriptedEngine(rule=say_emoji))
+    chunks = read_events((await box.chat(max_tokens=6, stream=True, logprobs=True, return_token_ids=True)).text)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [t for c in choices for t in c.get("token_ids", [])] == [10813, 242, 218] * 2
+    content = [entry for c in choices if c["logprobs"] for entry in c["logprobs"]["content"]]
+    assert bytes(byte for entry in content for byte in entry["bytes"]).decode() == "😀😀"
+    assert "prompt_token_ids" in chunks[0]
+    assert all("prompt_token_ids" not in chunk for chunk in chunks[1:])
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_error_after_the_first_byte_is_an_event_and_done(make_box: MakeBox, path: str) -> None:
+    box = await make_box(ScriptedEngine(fails_after=2))
+    chunks = read_events((await box.client.post(path, json=BODY | {"prompt": "x"})).text)
+    assert set(chunks[-1]) == {"error"}
+    assert chunks[-1]["error"]["type"] == "server_error"
+    assert "/home/" not in chunks[-1]["error"]["message"]
+    assert not any(choice["finish_reason"] for chunk in chunks[:-1] for choice in chunk["choices"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_error_before_the_first_byte_has_a_status(make_box: MakeBox, stream: bool) -> None:
+    refusal = RequestOutput(
+        request_id="x", finish_reason="error", error="stop_token_ids is odd", error_param="stop_token_ids"
+    )
+    box = await make_box(ScriptedEngine(refuses=refusal))
+    assert "odd" in assert_error(await box.chat(stream=stream), 400, "stop_token_ids")
+    box = await make_box(ScriptedEngine(fails_after=0))
+    assert_error(await box.chat(stream=stream), 500)
+    box = await make_box(ScriptedEngine(is_ready=False))
+    response = await box.chat(stream=stream)
+    assert_error(response, 503)
+    assert int(response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"messages": [{"role": "banana", "content": "x"}]}, {"temperature": 9}, {"model": "no-such"},
+     {"messages": [{"role": "user", "content": "hello " * 8400}]}, {"response_format": {"type": "yaml"}}],
+)  # fmt: skip
+async def test_b29_bad_requests_fail_alike_streamed_or_not(box: Box, wrong: dict[str, object]) -> None:
+    plain, streamed = await box.chat(**wrong), await box.chat(**wrong, stream=True)
+    assert 400 <= plain.status_code < 500
+    assert (plain.status_code, plain.json()) == (streamed.status_code, streamed.json())
+    assert streamed.headers["content-type"] == "application/json"
+
+
+async def test_keep_alive_comments_while_queued(make_box: MakeBox) -> None:
+    gate = asyncio.Semaphore(0)
+    box = await make_box(ScriptedEngine(gate=gate), sse_keep_alive_interval=0.05)
+    async with AsgiCall(box.app, CHAT, BODY | {"max_tokens": 2}) as call:
+        assert (await call.next())["status"] == 200
+        assert await call.next_body() == b": keep-alive\n\n"
+        assert await call.next_body() == b": keep-alive\n\n"
+        gate.release()
+        assert b'"role":"assistant"' in await call.next_body()
+        assert await call.next_body() == b": keep-alive\n\n"
+        gate.release()
+        rest = await call.next_body()
+        while not rest.endswith(b"data: [DONE]\n\n"):
+            rest += await call.next_body()
+        assert b'"finish_reason":"length"' in rest
+
+
+async def test_no_comment_while_data_flows(box: Box) -> None:
+    assert ": keep-alive" not in (await box.chat(stream=True, max_tokens=50)).text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_b32_a_client_that_leaves_aborts_its_requests(make_box: MakeBox, stream: bool) -> None:
+    gate = asyncio.Semaphore(2)
+    engine = ScriptedEngine(gate=gate)
+    box = await make_box(engine)
+    async with AsgiCall(box.app, CHAT, BODY | {"stream": stream, "n": 2}) as call:
+        if stream:
+            await call.next()
+            await call.next()
+        await engine.arrivals.acquire()
+        await engine.arrivals.acquire()
+        call.leave()
+        await asyncio.wait_for(call.task, 5)
+    assert not engine.running
+    assert len(engine.aborted) == 2
+    text = (await box.client.get("/metrics")).text
+    assert 'breadbox_client_disconnects_total{handler="/v1/chat/completions"} 1.0' in text
+    assert (await box.client.get("/load")).json() == {"server_load": 0}
+
+
+async def test_load_counts_until_the_stream_ends(make_box: MakeBox) -> None:
+    gate = asyncio.Semaphore(1)
+    box = await make_box(ScriptedEngine(gate=gate))
+    async with AsgiCall(box.app, CHAT, BODY | {"max_tokens": 2}) as call:
+        await call.next()
+        assert (await box.client.get("/load")).json() == {"server_load": 1}
+        gate.release()
+        await asyncio.wait_for(call.task, 5)
+    assert (await box.client.get("/load")).json() == {"server_load": 0}
+
+
+async def test_a_slow_reader_gets_several_chunks_in_one_write(make_box: MakeBox) -> None:
+    gate = asyncio.Semaphore(0)
+    box = await make_box(ScriptedEngine(gate=gate))
+    async with AsgiCall(box.app, CHAT, BODY | {"max_tokens": 100}) as call:
+        for _ in range(100):
+            gate.release()
+        await asyncio.wait_for(call.task, 5)
+        bodies = [message["body"] for message in iter_queue(call.messages) if message.get("body")]
+    assert b"".join(bodies).count(b'"content":" red"') == 100
+
+
+def iter_queue(queue: asyncio.Queue[dict[str, object]]) -> list[dict[str, object]]:
+    return [queue.get_nowait() for _ in range(queue.qsize())]
