@@ -42,7 +42,14 @@ def bake_source(
             write_folder(folder, opened_source, dtype, name, report)
     except OSError as error:
         raise BakeError(f"baking {source} into {out} failed: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Damage that no check foresaw, a list where a name belongs, say. The cause stays attached for the log.
+        raise BakeError(f"{source} is damaged: {type(error).__name__} {_first_line(error)}") from error
     return out
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def write_folder(folder: Path, source: Source, dtype: str, name: str | None, progress: Progress) -> None:

@@ -32,9 +32,10 @@ class FusedTensor:
 
 def plan_tensors(config: dict[str, Any], weights: Weights) -> list[FusedTensor]:
     """All baked tensors in file order. Raises BakeError where a tensor is missing, left over or of another shape."""
-    plan = list(_model(config))
-    for tensor in plan:
+    plan = []
+    for tensor in _model(config):
         _check_parts(tensor, weights)
+        plan.append(tensor)
     _refuse_leftovers(plan, config, weights)
     return plan
 

@@ -80,7 +80,7 @@ class GGUFWeights:
     def __init__(self, file: GGUFFile, config: dict[str, Any]) -> None:
         self._file = file
         self._names = {hugging_face_name(name): name for name in file.tensors if name not in _IGNORED}
-        self._row_order = _row_orders(config) if file.metadata["general.architecture"] == "llama" else {}
+        self._half_head = int(config["head_dim"]) // 2 if file.metadata["general.architecture"] == "llama" else None
 
     def names(self) -> Collection[str]:
         """All tensors that the model is made of."""
@@ -104,8 +104,10 @@ class GGUFWeights:
         """Rows [start, stop) in Hugging Face's order, dequantized."""
         tensor = self._file.tensors[self._names[name]]
         rows = self._file.rows(self._names[name])
-        order = self._row_order.get(name.rsplit(".", 2)[-2])
-        rows = rows[start:stop] if order is None else rows[order[start:stop]]
+        if self._half_head and name.rsplit(".", 2)[-2] in ("q_proj", "k_proj"):
+            rows = rows[half_split_rows(start, stop, self._half_head)]
+        else:
+            rows = rows[start:stop]
         values = _values(rows, tensor.type_name)
         return values[:, 0] if len(tensor.shape) == 1 else values
 
@@ -124,18 +126,14 @@ def hugging_face_name(name: str) -> str:
     return f"{_MODEL_NAMES[stem]}.{kind}" if stem in _MODEL_NAMES else name
 
 
-def _row_orders(config: dict[str, Any]) -> dict[str, Array]:
-    heads, kv_heads, head_dim = (config[k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    return {"q_proj": half_split_order(heads, head_dim), "k_proj": half_split_order(kv_heads, head_dim)}
-
-
-def half_split_order(num_heads: int, head_dim: int) -> Array:
-    """For each row in half-split rotary order, its place in the file.
+def half_split_rows(start: int, stop: int, half_head: int) -> Array:
+    """Where in the file the rows [start, stop) of half-split rotary order lie.
 
     llama files have the rotated pairs of a head side by side (x0 y0 x1 y1 …), Hugging Face all x before all y.
     """
-    places = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
-    return places.transpose(0, 2, 1).reshape(-1)
+    head, row = np.divmod(np.arange(start, stop), 2 * half_head)
+    second, pair = np.divmod(row, half_head)
+    return np.asarray(head * 2 * half_head + 2 * pair + second)
 
 
 def _values(rows: Array, type_name: str) -> Array:

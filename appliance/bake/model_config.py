@@ -13,6 +13,7 @@ from engine.models import ARCHITECTURES
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_MAX_SIZE = 2**24  # far above any model's sizes; a damaged number must not make us allocate
 _ROPE_NEEDS = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -47,6 +48,7 @@ def normalise_config(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _architecture(raw: dict[str, Any]) -> str:
     names = raw.get("architectures") or []
+    names = names if isinstance(names, list) else [names]
     for name in names:
         if name in ARCHITECTURES:
             return str(name)
@@ -63,8 +65,8 @@ def _refuse_quantized(raw: dict[str, Any]) -> None:
 
 def _positive(raw: dict[str, Any], key: str) -> int:
     value = raw.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BakeError(f"config.json: {key} must be a positive integer, it is {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SIZE:
+        raise BakeError(f"config.json: {key} must be a positive integer up to {_MAX_SIZE}, it is {value!r}")
     return value
 
 
@@ -99,7 +101,10 @@ def _defaults(config: dict[str, Any]) -> dict[str, Any]:
 
 def normalise_rope(raw: dict[str, Any], max_position_embeddings: int) -> dict[str, Any]:
     """`rope_theta` and `rope_scaling` from the old spelling or from transformers 5's `rope_parameters`."""
-    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    found = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(found, dict):
+        raise BakeError(f"config.json: rope_scaling must be an object, it is {found!r}")
+    rope = dict(found)
     theta = rope.pop("rope_theta", raw.get("rope_theta", 10000.0))
     if not isinstance(theta, int | float) or theta <= 0:
         raise BakeError(f"config.json: rope_theta must be a positive number, it is {theta!r}")

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Type
 
 from appliance.bake import bake, verify
 from appliance.bake.gguf_file import GGUFFile
-from appliance.bake.gguf_source import TENSOR_TYPES, GGUFWeights, half_split_order, open_gguf
+from appliance.bake.gguf_source import TENSOR_TYPES, GGUFWeights, half_split_rows, open_gguf
 from appliance.baked_model import BakedModel
 from appliance.errors import BakeError
 from tests.unit.bake import tiny_sources as tiny
@@ -109,9 +109,11 @@ def test_auto_dtype_is_what_all_matrices_have(tmp_path: Path, types: dict[str, T
     assert open_gguf(tmp_path / "m.gguf").config["dtype"] == expected
 
 
-def test_half_split_order_undoes_pairing() -> None:
+def test_half_split_rows_undo_pairing() -> None:
     rows = np.arange(2 * tiny.HEAD_DIM)
-    np.testing.assert_array_equal(tiny.pair_rows(rows, 2)[half_split_order(2, tiny.HEAD_DIM)], rows)
+    paired = tiny.pair_rows(rows, 2)
+    for start, stop in [(0, len(rows)), (5, 20), (31, 32)]:
+        np.testing.assert_array_equal(paired[half_split_rows(start, stop, tiny.HEAD_DIM // 2)], rows[start:stop])
 
 
 @pytest.mark.parametrize(
