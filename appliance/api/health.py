@@ -48,8 +48,8 @@ async def readyz(request: Request) -> Response:
 
 async def _report(state: ApiState) -> tuple[bool, dict[str, Any]]:
     engines = await asyncio.gather(*(_report_engine(model) for model in state.models))
-    ready = bool(engines) and all(engine["is_ready"] for engine in engines) and not state.is_draining
-    status = "ready" if ready else "draining" if state.is_draining else "not ready"
+    ready = bool(engines) and all(engine["is_ready"] for engine in engines) and not state.drain.is_on
+    status = "ready" if ready else "draining" if state.drain.is_on else "not ready"
     return ready, {"status": status, "models": engines}
 
 

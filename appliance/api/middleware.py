@@ -86,16 +86,10 @@ class AccessMiddleware:
             self.metrics.disconnects.labels(handler).inc()
         declared = Headers(scope=scope).get("content-length", "0")
         self.metrics.request_bytes.labels(handler).observe(int(declared) if declared.isdecimal() else 0)
-        request_id = scope["state"]["request_id"]
-        logger.info(
-            "request_id=%s %s %s status=%d duration_s=%.3f bytes=%d",
-            request_id,
-            method,
-            handler,
-            status,
-            duration_s,
-            size,
-        )
+        request_id, job = scope["state"]["request_id"], scope["state"].get("job")
+        line = "request_id=%s %s %s status=%d duration_s=%.3f bytes=%d%s"
+        facts = f" {job.describe()}" if job else ""
+        logger.info(line, request_id, method, handler, status, duration_s, size, facts)
 
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})

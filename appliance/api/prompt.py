@@ -25,9 +25,13 @@ async def encode_prompt(
     text: str, model: ServedModel, request: SamplingFields, *, add_special_tokens: bool, param: str
 ) -> list[int]:
     """Token ids of `text`. Raises ContextLengthError early for texts that cannot fit whatever they say."""
-    if request.truncate_prompt_tokens is None:
-        check_characters(text, model, param)
-    return await off_loop(len(text), lambda: model.tokenizer.encode(text, add_special_tokens))
+
+    def encode() -> list[int]:
+        if request.truncate_prompt_tokens is None:
+            check_characters(text, model, param)
+        return model.tokenizer.encode(text, add_special_tokens)
+
+    return await off_loop(len(text), encode)
 
 
 def check_characters(text: str, model: ServedModel, param: str) -> None:

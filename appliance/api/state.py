@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from appliance.api.drain import Drain
 from appliance.api.fields import StreamOptions
 from appliance.api.logprobs import TokenPrinter
 from appliance.api.request_ids import clean_request_id
 from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel, ServedModels
-from appliance.errors import UnavailableError
 from appliance.generation import Generation, GenerationSpec
 from appliance.metrics import ApiMetrics
 from appliance.settings import Settings
 
 MIN_BODY_BYTES = 2 * 1024 * 1024
 BYTES_PER_CONTEXT_TOKEN = 64
-DRAIN_FILE = "draining"
 
 
 @dataclass
@@ -29,24 +28,18 @@ class ApiState:
     settings: Settings
     models: ServedModels
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
+    drain: Drain = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        """The drain file is in the run directory."""
+        self.drain = Drain(self.settings.run_dir)
 
     @property
     def max_body_bytes(self) -> int:
         """The body limit: as set, or what the longest context can need with room to spare."""
         longest = max((model.max_model_len for model in self.models), default=0)
         return self.settings.max_body_bytes or max(MIN_BODY_BYTES, BYTES_PER_CONTEXT_TOKEN * longest)
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the box is going down: its parent leaves a file in the run directory."""
-        run_dir = self.settings.run_dir
-        return run_dir is not None and (run_dir / DRAIN_FILE).exists()
-
-    def check_admission(self) -> None:
-        """Raises UnavailableError where no new work is taken."""
-        if self.is_draining:
-            raise UnavailableError("the server is shutting down", retry_after_s=5)
 
     def make_generation(self, model: ServedModel, spec: GenerationSpec) -> Generation:
         """A generation that is taken up again as the settings allow."""

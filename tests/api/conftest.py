@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +35,16 @@ def text_side(smollm2: Path) -> ServedModel:
 MakeBox = Callable[..., Any]
 
 
-@pytest.fixture
-async def make_box(text_side: ServedModel) -> AsyncIterator[MakeBox]:
-    """Start an API with the given settings; closed at the end of the test."""
+@asynccontextmanager
+async def open_boxes(text_side: ServedModel) -> AsyncIterator[MakeBox]:
+    """A function that starts APIs with given settings; all are closed at the end."""
     async with AsyncExitStack() as stack:
 
         async def make(engine: ScriptedEngine | None = None, max_model_len: int = 8192, **settings: Any) -> Box:
             engine = engine or ScriptedEngine()
             names = settings.pop("names", [NAME, "alias"])
-            model = ServedModel(
-                names=names,
-                baked=text_side.baked,
-                engine=engine,
-                tokenizer=text_side.tokenizer,
-                chat_template=text_side.chat_template,
-                max_model_len=max_model_len,
-                defaults=SamplingDefaults(),
-            )
+            changes = {"names": names, "engine": engine, "max_model_len": max_model_len, "defaults": SamplingDefaults()}
+            model = dataclasses.replace(text_side, **changes)
             app = create_app(Settings(**settings), [model])
             await stack.enter_async_context(app.router.lifespan_context(app))
             transport = httpx.ASGITransport(app)
@@ -60,7 +55,24 @@ async def make_box(text_side: ServedModel) -> AsyncIterator[MakeBox]:
 
 
 @pytest.fixture
+async def make_box(text_side: ServedModel) -> AsyncIterator[MakeBox]:
+    """Start an API with the given settings; closed at the end of the test."""
+    async with open_boxes(text_side) as make:
+        yield make
+
+
+@pytest.fixture
 async def box(make_box: MakeBox) -> Box:
     """An API with default settings."""
     made: Box = await make_box()
     return made
+
+
+@pytest.fixture
+def running(text_side: ServedModel) -> Iterator[tuple[Box, asyncio.AbstractEventLoop]]:
+    """An API for tests that are not coroutines, and the loop that it runs in."""
+    with asyncio.Runner() as runner:
+        boxes = open_boxes(text_side)
+        make = runner.run(boxes.__aenter__())
+        yield runner.run(make()), runner.get_loop()
+        runner.run(boxes.__aexit__(None, None, None))

@@ -170,3 +170,4 @@ async def test_b44_the_log_line_has_the_id_and_probes_are_not_logged(box: Box, c
     lines = [record.getMessage() for record in caplog.records if "request_id=" in record.getMessage()]
     assert len(lines) == 1
     assert "request_id=trace-7 POST /v1/chat/completions status=200" in lines[0]
+    assert lines[0].endswith("model=smol prompt_tokens=31 output_tokens=4")

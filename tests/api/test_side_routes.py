@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -103,10 +104,10 @@ async def test_b46_probes_of_a_loading_box(make_box: MakeBox) -> None:
         assert model["seconds"] == {"starting": 0.1}
 
 
-async def test_b47_a_draining_box_takes_nothing_new(make_box: MakeBox, tmp_path: object) -> None:
+async def test_b47_a_draining_box_takes_nothing_new(make_box: MakeBox, tmp_path: Path) -> None:
     box = await make_box(run_dir=tmp_path)
     assert (await box.client.get("/readyz")).status_code == 200
-    (tmp_path / "draining").touch()  # type: ignore[operator]
+    (tmp_path / "draining").touch()
     response = await box.client.get("/readyz")
     assert (response.status_code, response.json()["status"]) == (503, "draining")
     assert (await box.client.get("/livez")).status_code == 200

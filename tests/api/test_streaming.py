@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,6 +222,24 @@ async def test_b32_a_client_that_leaves_aborts_its_requests(make_box: MakeBox, s
     assert (await box.client.get("/load")).json() == {"server_load": 0}
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_b47_what_is_open_at_the_deadline_ends_with_an_error(
+    make_box: MakeBox, tmp_path: Path, stream: bool
+) -> None:
+    engine = ScriptedEngine(gate=asyncio.Semaphore(1))
+    box = await make_box(engine, run_dir=tmp_path)
+    async with AsgiCall(box.app, CHAT, BODY | {"stream": stream}) as call:
+        await engine.arrivals.acquire()
+        (tmp_path / "draining").write_text(f"{time.time() + 0.1}\n")
+        await asyncio.wait_for(call.task, 5)
+        messages = iter_queue(call.messages)
+    assert messages[0]["status"] == (200 if stream else 503)
+    body = b"".join(message.get("body", b"") for message in messages)
+    assert b"shutting down" in body
+    assert body.endswith(b"data: [DONE]\n\n") is stream
+    assert not engine.running
+
+
 async def test_load_counts_until_the_stream_ends(make_box: MakeBox) -> None:
     gate = asyncio.Semaphore(1)
     box = await make_box(ScriptedEngine(gate=gate))
@@ -241,5 +262,5 @@ async def test_a_slow_reader_gets_several_chunks_in_one_write(make_box: MakeBox)
     assert b"".join(bodies).count(b'"content":" red"') == 100
 
 
-def iter_queue(queue: asyncio.Queue[dict[str, object]]) -> list[dict[str, object]]:
+def iter_queue(queue: asyncio.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
     return [queue.get_nowait() for _ in range(queue.qsize())]
