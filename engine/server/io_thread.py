@@ -250,6 +250,8 @@ class IOThread(threading.Thread):
                 self._router.send(self._ping)
 
     def _close(self) -> None:
+        # First, while nobody else can have bound there: afterwards the file may be the next engine's.
+        self._path.unlink(missing_ok=True)
         self._router.close(linger=int(GOODBYE_S * 1000))
         self._context.term()
 

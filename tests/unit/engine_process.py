@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,15 +32,18 @@ INFO = RunnerInfo(
 
 
 class CountingRunner:
-    """A `Runner`. ``step_s`` is how long a step takes."""
+    """A `Runner`. ``step_s`` is how long a step takes; ``gate`` is acquired once a step."""
 
-    def __init__(self, step_s: float = 0.0) -> None:
+    def __init__(self, step_s: float = 0.0, gate: threading.Semaphore | None = None) -> None:
         self.info = INFO
         self._step_s = step_s
+        self._gate = gate
 
     def execute(self, step: StepInput) -> StepOutput:
         if any(row.prompt_token_ids[0] == POISON_TOKEN for row in step.rows):
             raise ValueError("poisoned")
+        if self._gate is not None:
+            self._gate.acquire()
         if self._step_s:
             time.sleep(self._step_s)
         token_ids = [_next(row) if row.samples else [] for row in step.rows]

@@ -1,0 +1,503 @@
+"""Client and server over a real socket in one process: outputs, aborts, slow readers, garbage, lifetimes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from queue import SimpleQueue
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+
+from engine.client import EngineClient
+from engine.errors import ConfigError, EngineLostError, EngineUnavailableError
+from engine.messages import (
+    AbortRequest,
+    InfoRequest,
+    Outputs,
+    Ping,
+    RequestOutput,
+    decode_reply,
+    decode_request,
+    encode,
+)
+from engine.server import EngineServer
+from engine.server.io_thread import InboxItem, IOThread, Received, WorkerLost
+from engine.server.status import Status
+from tests.unit.engine_process import INFO, VOCAB_SIZE, CountingRunner, make_config
+from tests.unit.running_engine import (
+    FOREVER,
+    PATIENCE_S,
+    collect,
+    connected_client,
+    counted,
+    make_request,
+    running_engine,
+    socket_folder,
+    tokens_of,
+    wait_for_info,
+    wait_idle,
+    wait_ready,
+)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with socket_folder() as folder:
+        yield folder / "engine.sock"
+
+
+@pytest.fixture
+def gate() -> threading.Semaphore:
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+async def client(path: Path) -> AsyncIterator[EngineClient]:
+    """A client of an engine whose steps take no time."""
+    with running_engine(path, CountingRunner()):
+        async with connected_client(path) as client:
+            await wait_ready(client)
+            yield client
+
+
+@pytest.fixture
+async def gated(path: Path, gate: threading.Semaphore) -> AsyncIterator[EngineClient]:
+    """A client of an engine that takes one step a release of `gate`."""
+    with running_engine(path, CountingRunner(gate=gate)):
+        async with connected_client(path) as client:
+            await wait_ready(client)
+            try:
+                yield client
+            finally:
+                gate.release(FOREVER)
+
+
+# Outputs
+
+
+async def test_a_request_comes_back_as_outputs(client: EngineClient) -> None:
+    outputs = await collect(client, make_request("mine", prompt=[1, 2, 997]))
+    assert tokens_of(outputs) == [998, 999, 0, 1, 2]
+    assert {output.request_id for output in outputs} == {"mine"}
+    assert [output.finish_reason for output in outputs if output.finish_reason] == ["length"]
+    assert outputs[0].num_cached_tokens == 0
+
+
+async def test_each_step_is_delivered_as_it_ends(gated: EngineClient, gate: threading.Semaphore) -> None:
+    async with aclosing(gated.submit(make_request(max_tokens=3))) as outputs:
+        for token in counted(3, 3):
+            gate.release()
+            assert (await anext(outputs)).token_ids == [token]
+
+
+async def test_many_requests_at_once_get_their_own_tokens(client: EngineClient) -> None:
+    requests = [make_request(f"r{i}", prompt=[i], max_tokens=20 + i % 7) for i in range(200)]
+    async with asyncio.timeout(PATIENCE_S):
+        answers = await asyncio.gather(*(collect(client, request) for request in requests))
+    assert [tokens_of(answer) for answer in answers] == [counted(i, 20 + i % 7) for i in range(200)]
+    await wait_idle(client)
+
+
+async def test_two_workers_may_use_the_same_request_id(client: EngineClient, path: Path) -> None:
+    async with connected_client(path) as other:
+        answers = await asyncio.gather(
+            *(collect(client, make_request("same", prompt=[i], max_tokens=50)) for i in (10, 20)),
+            *(collect(other, make_request("same", prompt=[i], max_tokens=50)) for i in (30, 40)),
+        )
+    assert [tokens_of(answer) for answer in answers] == [counted(i, 50) for i in (10, 20, 30, 40)]
+
+
+async def test_a_refused_request_gets_an_error_output(client: EngineClient) -> None:
+    (output,) = await collect(client, make_request(prompt=[VOCAB_SIZE]))
+    assert output.finish_reason == "error"
+    assert output.error_param == "prompt_token_ids"
+    assert output.error
+    assert not output.unavailable
+
+
+async def test_an_id_in_use_by_the_same_worker_is_refused(
+    gated: EngineClient, gate: threading.Semaphore, path: Path
+) -> None:
+    with raw_dealer(path) as dealer:
+        for _ in range(2):
+            dealer.send(encode(make_request("twice")))
+        gate.release(1)
+        outputs: list[RequestOutput] = []
+        while not any(output.error for output in outputs):
+            outputs += receive(dealer).outputs
+            gate.release(1)
+    assert [output.error_param for output in outputs if output.error] == ["request_id"]
+
+
+async def test_a_resumed_request_goes_on(client: EngineClient) -> None:
+    request = msgspec.structs.replace(make_request(max_tokens=5), resumed_token_ids=[4, 5])
+    assert tokens_of(await collect(client, request)) == [6, 7, 8]
+
+
+# Info, metrics, cache
+
+
+async def test_info_tells_facts_and_load(gated: EngineClient) -> None:
+    async with aclosing(gated.submit(make_request())) as outputs:
+        waiting = asyncio.ensure_future(anext(outputs))
+        info = await wait_for_info(gated, lambda info: info.num_running == 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert (info.phase, info.percent, info.error) == ("ready", 100.0, None)
+    assert (info.vocab_size, info.block_size, info.num_gpu_blocks) == (VOCAB_SIZE, INFO.block_size, INFO.num_blocks)
+    assert (info.device, info.dtype, info.max_model_len) == ("fake", "float32", INFO.max_model_len)
+    assert info.kv_cache_usage > 0
+    assert list(info.phase_seconds) == ["starting"]
+
+
+async def test_metrics_are_prometheus_text(client: EngineClient) -> None:
+    await collect(client, make_request(max_tokens=7))
+    assert 'vllm:generation_tokens_total{engine="0",model_name="model"} 7.0' in await client.metrics()
+
+
+async def test_the_prefix_cache_is_emptied_unless_in_use(gated: EngineClient, gate: threading.Semaphore) -> None:
+    prompt = list(range(64))
+    gate.release(2)
+    await collect(gated, make_request(prompt=prompt, max_tokens=1))
+    assert await gated.reset_prefix_cache()
+    async with aclosing(gated.submit(make_request(prompt=prompt, max_tokens=FOREVER))) as outputs:
+        assert (await anext(outputs)).num_cached_tokens == 0
+        gate.release(FOREVER - 1000)
+        assert not await gated.reset_prefix_cache()
+
+
+# Aborts
+
+
+async def test_closing_the_iterator_aborts(gated: EngineClient, gate: threading.Semaphore) -> None:
+    async with aclosing(gated.submit(make_request(max_tokens=FOREVER))) as outputs:
+        gate.release()
+        await anext(outputs)
+    gate.release()
+    assert (await wait_idle(gated)).kv_cache_usage == 0
+
+
+async def test_cancelling_the_consumer_aborts(gated: EngineClient, gate: threading.Semaphore) -> None:
+    task = asyncio.ensure_future(collect(gated, make_request(max_tokens=FOREVER)))
+    await wait_for_info(gated, lambda info: info.num_running == 1)
+    task.cancel()
+    await asyncio.wait([task])
+    gate.release(2)
+    await wait_idle(gated)
+
+
+async def test_abort_ends_the_iterator(client: EngineClient) -> None:
+    keeping = asyncio.ensure_future(collect(client, make_request("kept", max_tokens=50)))
+    async with aclosing(client.submit(make_request("dropped", max_tokens=FOREVER))) as outputs:
+        await anext(outputs)
+        await client.abort(["dropped", "unknown"])
+        reasons = [output.finish_reason async for output in outputs]
+    assert reasons[-1] == "abort"
+    assert tokens_of(await keeping) == counted(3, 50)
+
+
+async def test_an_aborted_id_can_be_used_again_at_once(client: EngineClient) -> None:
+    for i in range(20):
+        async with aclosing(client.submit(make_request("again", max_tokens=FOREVER))) as outputs:
+            await anext(outputs)
+        assert tokens_of(await collect(client, make_request("again", prompt=[i]))) == counted(i, 5)
+
+
+async def test_a_closed_client_has_its_requests_aborted(
+    gated: EngineClient, gate: threading.Semaphore, path: Path
+) -> None:
+    async with connected_client(path) as other:
+        task = asyncio.ensure_future(collect(other, make_request(max_tokens=FOREVER)))
+        await wait_for_info(gated, lambda info: info.num_running == 1)
+    with pytest.raises(EngineUnavailableError, match="closed"):
+        await task
+    gate.release(3)
+    await wait_idle(gated)
+
+
+# Slow readers
+
+
+async def test_a_slow_consumer_gets_one_merged_output(client: EngineClient) -> None:
+    async with aclosing(client.submit(make_request(max_tokens=3000))) as stream:
+        outputs = [await anext(stream)]
+        await wait_idle(client)
+        await client.info()  # behind the last output on the same socket
+        outputs += [output async for output in stream]
+    assert len(outputs) == 2
+    assert tokens_of(outputs) == counted(3, 3000)
+
+
+def test_a_worker_that_does_not_read_gets_merged_outputs(path: Path) -> None:
+    num_steps = 30_000
+    with talking_io(path) as (io, inbox), raw_dealer(path, receive_hwm=1) as dealer:
+        dealer.send(encode(AbortRequest([])))
+        worker = inbox.get(timeout=PATIENCE_S)
+        assert isinstance(worker, Received)
+        for i in range(num_steps):
+            outputs = [RequestOutput(request_id=name, token_ids=[i]) for name in ("a", "b")]
+            io.send((worker.worker, output) for output in outputs)
+        io.send([(worker.worker, RequestOutput(request_id=name, finish_reason="stop")) for name in ("a", "b")])
+        received = receive_all(dealer, {"a", "b"})
+    assert len(received) < num_steps / 10
+    assert all(len(message.outputs) <= 2 for message in received)
+    for name in ("a", "b"):
+        parts = [output for message in received for output in message.outputs if output.request_id == name]
+        assert tokens_of(parts) == list(range(num_steps))
+
+
+def test_outputs_of_one_step_travel_together(path: Path) -> None:
+    with talking_io(path) as (io, inbox), raw_dealer(path) as dealer:
+        dealer.send(encode(AbortRequest([])))
+        worker = inbox.get(timeout=PATIENCE_S)
+        assert isinstance(worker, Received)
+        io.send([(worker.worker, RequestOutput(request_id=str(i), token_ids=[i])) for i in range(50)])
+        assert len(receive(dealer).outputs) == 50
+
+
+def test_an_idle_worker_that_vanished_is_noticed(path: Path) -> None:
+    with talking_io(path) as (_, inbox):
+        with raw_dealer(path) as dealer:
+            dealer.send(encode(AbortRequest([])))
+            joined = inbox.get(timeout=PATIENCE_S)
+        lost = inbox.get(timeout=PATIENCE_S)
+    assert isinstance(joined, Received)
+    assert lost == WorkerLost(joined.worker)
+
+
+# Garbage
+
+
+async def test_malformed_messages_are_dropped(
+    client: EngineClient, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with raw_dealer(path) as dealer:
+        for frames in (
+            [b""],
+            [b"\xc1garbage"],
+            [encode(InfoRequest(1)), b"more"],
+            [b"\x91" * 100_000],
+            [os.urandom(99)],
+        ):
+            dealer.send_multipart(frames)
+        dealer.send(encode(InfoRequest(2)))
+        assert b"ready" in dealer.recv()
+    assert sum("malformed" in record.message for record in caplog.records) == 5
+    assert tokens_of(await collect(client, make_request())) == counted(3, 5)
+
+
+async def test_a_malformed_reply_is_dropped(path: Path) -> None:
+    async with fake_engine(path) as router, connected_client(path) as client:
+        worker, _ = await router.recv_multipart()
+        await router.send_multipart([worker, b"\xc1"])
+        asking = asyncio.ensure_future(client.info(PATIENCE_S))
+        _, question = await router.recv_multipart()
+        request = decode_request(question)
+        assert isinstance(request, InfoRequest)
+        await router.send_multipart([worker, encode(Status().make_info(request.call_id))])
+        assert (await asking).phase == "starting"
+
+
+# Lifetimes
+
+
+async def test_nobody_there_is_told_soon(path: Path) -> None:
+    async with connected_client(path, connect_timeout_s=0.05) as client, asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            with pytest.raises(EngineUnavailableError, match="no engine answers"):
+                await collect(client, make_request())
+            with pytest.raises(EngineUnavailableError):
+                await client.info()
+
+
+async def test_a_silent_engine_makes_info_time_out(path: Path) -> None:
+    async with fake_engine(path), connected_client(path) as client:
+        with pytest.raises(EngineUnavailableError, match=r"did not answer within 0\.2 s"):
+            await client.info(0.2)
+
+
+async def test_a_client_waits_a_moment_for_its_first_connection(path: Path) -> None:
+    async with connected_client(path, connect_timeout_s=PATIENCE_S) as client:
+        asking = asyncio.ensure_future(client.info(PATIENCE_S))
+        await asyncio.sleep(0)
+        with running_engine(path, CountingRunner()):
+            assert (await asking).phase
+
+
+async def test_an_engine_with_another_id_ends_what_runs(path: Path) -> None:
+    async with fake_engine(path) as router, connected_client(path) as client:
+        worker, _ = await router.recv_multipart()
+        asking = asyncio.ensure_future(collect(client, make_request()))
+        await router.recv_multipart()
+        for engine_id in ("one", "one", "two"):
+            await router.send_multipart([worker, encode(Ping(engine_id))])
+        with pytest.raises(EngineLostError, match="replaced"):
+            await asking
+
+
+async def test_a_silent_engine_is_lost_where_a_timeout_is_set(path: Path) -> None:
+    async with fake_engine(path), connected_client(path, engine_timeout_s=0.3) as client:
+        with pytest.raises(EngineLostError, match="silent"):
+            await collect(client, make_request())
+
+
+async def test_a_stopped_engine_says_so(path: Path, gate: threading.Semaphore) -> None:
+    async with connected_client(path) as client:
+        with running_engine(path, CountingRunner(gate=gate)) as server:
+            await wait_ready(client)
+            running = asyncio.ensure_future(collect(client, make_request()))
+            await wait_for_info(client, lambda info: info.num_running == 1)
+            server.stop()
+            with pytest.raises(EngineUnavailableError, match="stopping"):
+                await collect(client, make_request())
+            assert not (await client.info()).is_ready
+            gate.release(9)
+            assert (await running)[-1].finish_reason == "abort"
+    assert os.listdir(path.parent) == []
+
+
+async def test_a_client_leaves_nothing_open(path: Path) -> None:
+    with running_engine(path, CountingRunner()):
+        await _use_client(path)
+        before = await _num_open_below(10_000), threading.active_count()
+        for _ in range(5):
+            await _use_client(path)
+        assert (await _num_open_below(before[0]), threading.active_count()) == before
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def _num_open_below(limit: int) -> int:
+    """Open file descriptors, once the engine's end (in this process, too) has let go of its own."""
+    for _ in range(300):
+        await asyncio.sleep(0.01)
+        if (num_open := len(os.listdir("/proc/self/fd"))) <= limit:
+            break
+    return num_open
+
+
+async def _use_client(path: Path) -> None:
+    async with connected_client(path) as client:
+        await wait_ready(client)
+        async with aclosing(client.submit(make_request(max_tokens=FOREVER))) as outputs:
+            await anext(outputs)
+
+
+async def test_closing_twice_or_unstarted_is_fine(path: Path) -> None:
+    client = EngineClient(path)
+    await client.close()
+    await client.start()
+    await client.close()
+    await client.close()
+    with pytest.raises(EngineUnavailableError, match="closed"):
+        await client.info()
+
+
+def test_the_socket_is_private(path: Path) -> None:
+    with running_engine(path, CountingRunner()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_long_path_is_refused_by_both_ends(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 108)
+    for make in (EngineClient, lambda path: EngineServer(make_config(path))):
+        with pytest.raises(ConfigError, match="a unix socket allows 107"):
+            make(path)
+
+
+def test_the_longest_path_works(tmp_path: Path) -> None:
+    with socket_folder() as folder:
+        path = folder / ("x" * (107 - len(str(folder)) - 1))
+        with running_engine(path, CountingRunner()):
+            assert path.is_socket()
+
+
+def test_a_socket_in_use_is_not_taken(path: Path) -> None:
+    with running_engine(path, CountingRunner()), pytest.raises(ConfigError, match="another engine listens"):
+        EngineServer(make_config(path))
+
+
+def test_a_file_that_is_no_socket_is_not_removed(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="not a socket"):
+        EngineServer(make_config(path))
+    assert path.read_text() == "precious"
+
+
+def test_a_missing_folder_is_named(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on .*: no such file"):
+        EngineServer(make_config(path / "missing" / "engine.sock"))
+
+
+# Both ends, raw
+
+
+class raw_dealer:
+    """A worker that speaks ZMQ without our client."""
+
+    def __init__(self, path: Path, receive_hwm: int = 1000) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
+        self._socket.setsockopt(zmq.RCVHWM, receive_hwm)
+        self._socket.connect(f"ipc://{path}")
+
+    def __enter__(self) -> zmq.Socket[bytes]:
+        return self._socket
+
+    def __exit__(self, *exc: object) -> None:
+        self._context.destroy(linger=0)
+
+
+def receive(dealer: zmq.Socket[bytes]) -> Outputs:
+    while True:
+        reply = decode_reply(dealer.recv())
+        if isinstance(reply, Outputs):
+            return reply
+
+
+def receive_all(dealer: zmq.Socket[bytes], request_ids: set[str]) -> list[Outputs]:
+    """Until each request has finished."""
+    received: list[Outputs] = []
+    finished: set[str] = set()
+    while finished != request_ids:
+        received.append(receive(dealer))
+        finished |= {output.request_id for output in received[-1].outputs if output.finish_reason}
+    return received
+
+
+class talking_io:
+    """An IO thread without a busy loop behind it."""
+
+    def __init__(self, path: Path) -> None:
+        self._inbox: SimpleQueue[InboxItem] = SimpleQueue()
+        self._io = IOThread(path, Status(), self._inbox)
+
+    def __enter__(self) -> tuple[IOThread, SimpleQueue[InboxItem]]:
+        self._io.start()
+        return self._io, self._inbox
+
+    def __exit__(self, *exc: object) -> None:
+        self._io.stop()
+
+
+class fake_engine:
+    """A ROUTER that says what the test says."""
+
+    def __init__(self, path: Path) -> None:
+        self._context = zmq.asyncio.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.bind(f"ipc://{path}")
+
+    async def __aenter__(self) -> zmq.asyncio.Socket:
+        return self._router
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._context.destroy(linger=0)
