@@ -84,7 +84,7 @@ class ChoiceDecoder:
             self._pending_logprobs = (self._pending_logprobs or []) + output.logprobs[:num_used]
 
     def _events(self, text: str, finish: Finish | None) -> list[Event]:
-        events = self._parse(text, is_end=finish is not None)
+        events = self._parse(text, finish)
         for event in events:
             if isinstance(event, Content | Reasoning):
                 self._attach(event)
@@ -99,11 +99,14 @@ class ChoiceDecoder:
             events.append(finish)
         return events
 
-    def _parse(self, text: str, is_end: bool) -> list[Event]:
+    def _parse(self, text: str, finish: Finish | None) -> list[Event]:
         if self._parser is None:
             return [Content(text)] if text else []
         events = self._parser.feed(text) if text else []
-        return events + self._parser.finish() if is_end else events
+        if finish is None:
+            return events
+        is_cut = finish.finish_reason != "stop" or isinstance(finish.stop_reason, str)
+        return events + self._parser.finish(is_cut=is_cut)
 
     def _attach(self, event: Content | Reasoning) -> None:
         event.token_ids, event.logprobs = self._pending_ids, self._pending_logprobs

@@ -20,10 +20,10 @@ class OutputParser:
         """What the next piece of text makes certain."""
         return self._with_tools(self._reasoning.feed(text) if self._reasoning else [Content(text)])
 
-    def finish(self) -> list[Event]:
-        """What was held back when the text ended."""
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """What was held back when the text ended; ``is_cut`` where the model had more to say."""
         events = self._with_tools(self._reasoning.finish() if self._reasoning else [])
-        return events + self._noted(self._tools.finish() if self._tools else [])
+        return events + self._noted(self._tools.finish(is_cut=is_cut) if self._tools else [])
 
     def _with_tools(self, events: list[Event]) -> list[Event]:
         if self._tools is None:

@@ -296,7 +296,7 @@ class TagCalls(ToolParser):
             return [ToolCallStart(0, self.make_call_id("f", 0), "f"), ToolCallArguments(0, "{}")]
         return [Content(text)]
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
         return [Content("!")]
 
 

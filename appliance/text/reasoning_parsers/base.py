@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from appliance.text.events import Event
 
@@ -19,7 +19,7 @@ class ReasoningParser(ABC):
     ``template_kwargs`` the request's chat_template_kwargs.
     """
 
-    markers: ClassVar[Sequence[str]] = ()  # special tokens whose text must not be skipped while this parser listens
+    markers: Sequence[str] = ()  # special tokens whose text must not be skipped while this parser listens
 
     def __init__(self, prompt: str = "", template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.prompt = prompt

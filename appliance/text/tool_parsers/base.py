@@ -20,7 +20,7 @@ class ToolParser(ABC):
     ``tools`` are the request's tools, whose parameter schemas some formats need to type their values.
     """
 
-    markers: ClassVar[Sequence[str]] = ()  # special tokens whose text must not be skipped while this parser listens
+    markers: Sequence[str] = ()  # special tokens whose text must not be skipped while this parser listens
     parses_reasoning: ClassVar[bool] = False  # does the reasoning parser's job as well, which must then be left out
 
     def __init__(self, tools: Sequence[dict[str, Any]] = ()) -> None:
@@ -31,8 +31,12 @@ class ToolParser(ABC):
         """What the next piece of text makes certain."""
 
     @abstractmethod
-    def finish(self) -> list[Event]:
-        """What was held back when the text ended. Nothing may be fed afterwards."""
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """What was held back when the text ended. Nothing may be fed afterwards.
+
+        ``is_cut``: the model had more to say (max_tokens, a stop string), so a call that is open stays open; otherwise
+        what only lacks its closing tags is complete.
+        """
 
     def make_call_id(self, name: str, index: int) -> str:
         """A new id for a call; families with ids of their own override this."""
