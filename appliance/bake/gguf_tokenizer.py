@@ -33,7 +33,7 @@ def make_tokenizer(file: GGUFFile, vocab_size: int) -> str:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added_tokens(vocab, _token_types(file, len(vocab))),
+        "added_tokens": _added_tokens(file, vocab),
         "post_processor": _post_processor(file, list(vocab)),
     }
     return json.dumps(document | parts, ensure_ascii=False, separators=(",", ":"))
@@ -130,13 +130,18 @@ def _bpe_model(vocab: dict[str, int], merges: list[tuple[str, str]], **fields: A
     }
 
 
-def _added_tokens(vocab: dict[str, int], types: list[int]) -> list[dict[str, Any]]:
-    """Tokens that are found in the text as they stand: control ones (special) and those that users defined."""
+def _added_tokens(file: GGUFFile, vocab: dict[str, int]) -> list[dict[str, Any]]:
+    """Tokens that are found in the text as they stand: control ones (special) and those that users defined.
+
+    Tokens that begin or end a text are control ones, even where an old file's types don't say so.
+    """
+    types = _token_types(file, len(vocab))
+    ends = {_special_id(file, name) for name in ("bos", "eos", "eot", "eom")}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return [
-        {"id": number, "content": token, **flags, "special": types[number] != _USER_DEFINED}
+        {"id": number, "content": token, **flags, "special": types[number] != _USER_DEFINED or number in ends}
         for token, number in vocab.items()
-        if types[number] in (_UNKNOWN, _CONTROL, _USER_DEFINED)
+        if types[number] in (_UNKNOWN, _CONTROL, _USER_DEFINED) or number in ends
     ]
 
 

@@ -23,7 +23,7 @@ _PROSE = (
     "its rules. It's said that they'd weigh each loaf — don't ask how — and fined whoever'd sold short weight. "
 )
 
-_SHORT = [
+SHORT_TEXTS = [
     "",
     " ",
     "  ",
@@ -107,11 +107,11 @@ def _random_text(seed: int, length: int) -> str:
 
 
 TEXTS: list[str] = [
-    *_SHORT,
+    *SHORT_TEXTS,
     _PROSE * 8,
     _CODE * 6 + _RUST * 4,
     "\n".join(f"{i:>5} | {i * i:<8} | {i / 7:.6f} | 第{i}行 🙂" for i in range(60)),
-    " ".join(text for text in _SHORT if text.strip()),
+    " ".join(text for text in SHORT_TEXTS if text.strip()),
     " " * 300 + "x" + "\n" * 50 + "\t" * 40,
     *(_random_text(seed, 400) for seed in range(6)),
 ]
