@@ -40,7 +40,7 @@ class Sampler:
         """Sample from logits[n, V] (float32, overwritten) for the n rows."""
         raw = {index: logits[index].clone() for index, row in enumerate(rows) if _wants_logprobs(row)}
         for index, row in enumerate(rows):
-            self._process_(logits[index], row)
+            self.process_(logits[index], row)
         token_ids = self._greedy(logits, rows)
         for index, row in enumerate(rows):
             if not _is_greedy(row):
@@ -50,7 +50,8 @@ class Sampler:
             for index, token_id in enumerate(token_ids)
         ]
 
-    def _process_(self, logits: Tensor, row: StepRow) -> None:
+    def process_(self, logits: Tensor, row: StepRow) -> None:
+        """Masks, bias and penalties on one row's logits[V], in place."""
         if has_masks(row):
             apply_masks_(logits, row, self._eos_token_ids)
         if has_penalties(row):
