@@ -103,6 +103,7 @@ def test_each_kind_of_tokenizer_decodes_back_to_the_text(tmp_path: Path, number:
     kind = _golden("tokenizers_llamacpp_ids.json")["kinds"][number]
     _write_vocabulary(tmp_path / "m.gguf", kind)
     tokenizer = _tokenizer(tmp_path / "m.gguf")
+    tokenizer.encode_special_tokens = True  # behind a control token SentencePiece puts a space of its own
     for text in SHORT_TEXTS:
         expected = unicodedata.normalize("NFC", text) if kind.get("pre") == "qwen2" else text
         ids = tokenizer.encode(text, add_special_tokens=False).ids
