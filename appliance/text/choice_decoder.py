@@ -52,7 +52,7 @@ class ChoiceDecoder:
     def feed(self, output: RequestOutput) -> list[Event]:
         """The events that one output of the engine makes certain; the last one is `Finish` when the choice ends."""
         ids = output.token_ids
-        hides_last = output.finish_reason == "stop" and not self._include_stop
+        hides_last = output.finish_reason == "stop" and not (self._include_stop or output.ends_in_text)
         text, num_used, stop = self._read(ids[:-1] if hides_last else ids)
         if stop is not None:
             self._count(output, num_used)

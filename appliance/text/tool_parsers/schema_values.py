@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _INTEGER = re.compile(r"[+-]?\d{1,4000}")
-_MAX_DEPTH = 16
+_MAX_PARTS = 200
 _MISSING = object()
 
 
@@ -37,7 +37,7 @@ def typed_value(text: str, schema: Any, root: Mapping[str, Any] | None = None) -
 
     Without a schema the text is JSON if it can be. ``root`` resolves local references.
     """
-    types = set(_types(schema, root or {}, _MAX_DEPTH))
+    types = set(_types(schema, root or {}, set()))
     if not types:
         return _first(text, (_as_json,))
     return _first(text, [convert for name, convert in _CONVERSIONS if name in types])
@@ -51,17 +51,19 @@ def _first(text: str, conversions: Sequence[Callable[[str], Any]]) -> Any:
     return text
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """The JSON types that a schema names, in `anyOf` and the like as well."""
-    if not isinstance(schema, Mapping) or not depth:
+def _types(schema: Any, root: Mapping[str, Any], seen: set[int]) -> Iterator[str]:
+    """The JSON types that a schema names, in `anyOf` and the like as well; no part is looked at twice."""
+    if not isinstance(schema, Mapping) or id(schema) in seen or len(seen) > _MAX_PARTS:
         return
+    seen.add(id(schema))
     declared = schema.get("type")
     yield from [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
     for key in ("anyOf", "oneOf", "allOf"):
-        for part in schema.get(key) or []:
-            yield from _types(part, root, depth - 1)
+        parts = schema.get(key)
+        for part in parts if isinstance(parts, list) else []:
+            yield from _types(part, root, seen)
     if isinstance(schema.get("$ref"), str):
-        yield from _types(_resolve(schema["$ref"], root), root, depth - 1)
+        yield from _types(_resolve(schema["$ref"], root), root, seen)
     if declared is None:
         values = schema["enum"] if isinstance(schema.get("enum"), list) else []
         yield from map(_type_name, [*values, schema["const"]] if "const" in schema else values)
