@@ -47,6 +47,7 @@ from appliance.text.tool_parsers.schema_values import ParameterSchemas, typed_va
         ("3", {"$ref": "#/nowhere"}, 3),
         ("3", {"type": 7}, 3),
         ("3", True, 3),
+        ("3", {"anyOf": 5}, 3),
     ],
 )
 def test_typed_value(text: str, schema: Any, value: Any) -> None:
@@ -56,7 +57,7 @@ def test_typed_value(text: str, schema: Any, value: Any) -> None:
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
-    root: dict[str, Any] = {"$defs": {"T": {"anyOf": [{"$ref": "#/$defs/T"}, {"$ref": "#/$defs/T"}]}}}
+    root: dict[str, Any] = {"$defs": {"T": {"anyOf": [{"$ref": "#/$defs/T"} for _ in range(50)]}}}
     assert typed_value("3", {"$ref": "#/$defs/T"}, root) == 3
 
 
