@@ -52,6 +52,8 @@ class ChoiceStream:
         try:
             async with generation:
                 async for index, event in generation:
+                    if self._error is not None:
+                        break  # the whole request is over
                     self._batch.append((offset + index, event))
                     self._wake()
                     if len(self._batch) >= _HIGH_WATER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Protocol
 
@@ -48,7 +49,7 @@ class EventStreamResponse(Response):
         self._printer = printer
         self._first = first
         self._keep_alive_s = keep_alive_s
-        self._sent_at = 0.0 if not first else time.monotonic()
+        self._sent_at = time.monotonic() if first else -math.inf
 
     @classmethod
     async def start(

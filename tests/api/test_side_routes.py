@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,6 +157,21 @@ def test_expositions_of_several_engines_are_one() -> None:
     families = {family.name: len(family.samples) for family in text_string_to_metric_families(merged)}
     assert families == {"a": 2, "b": 2}
     assert merge_expositions(["", ""]) == ""
+
+
+WORKER = """
+from appliance.metrics import ApiMetrics
+metrics = ApiMetrics()
+metrics.requests.labels("/x", "GET", "2xx").inc()
+print(metrics.render())
+"""
+
+
+def test_any_worker_answers_for_all(tmp_path: Path) -> None:
+    environ = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    texts = [subprocess.check_output([sys.executable, "-c", WORKER], env=environ, text=True) for _ in range(2)]
+    for count, text in enumerate(texts, start=1):
+        assert f'http_requests_total{{handler="/x",method="GET",status="2xx"}} {count}.0' in text
 
 
 async def test_load_tracking_can_be_switched_off(make_box: MakeBox) -> None:

@@ -262,5 +262,26 @@ async def test_a_slow_reader_gets_several_chunks_in_one_write(make_box: MakeBox)
     assert b"".join(bodies).count(b'"content":" red"') == 100
 
 
+async def test_a_reader_that_stands_still_stops_the_pump(make_box: MakeBox) -> None:
+    made: list[int] = []
+
+    def count(request: GenerateRequest, position: int) -> int:
+        made.append(position)
+        return 2382
+
+    box = await make_box(ScriptedEngine(rule=count))
+    call = AsgiCall(box.app, CHAT, BODY | {"max_tokens": 5000})
+    call.messages = asyncio.Queue(maxsize=3)
+    async with call:
+        await call.next()
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert len(made) < 1000
+        text = b""
+        while not text.endswith(b"[DONE]\n\n"):
+            text += await call.next_body()
+        assert text.count(b'"content":" red"') == 5000
+
+
 def iter_queue(queue: asyncio.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
     return [queue.get_nowait() for _ in range(queue.qsize())]
