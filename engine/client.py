@@ -80,6 +80,7 @@ class EngineClient:
     async def start(self) -> None:
         """Begin to connect; does not wait for the engine."""
         self._loop = asyncio.get_running_loop()
+        self._down_since_s = self._loop.time()
         self._context = zmq.Context()
         self._connect()
         if self._engine_timeout_s is not None:
@@ -179,7 +180,6 @@ class EngineClient:
 
     def _connect(self) -> None:
         assert self._context is not None
-        self._down_since_s = self._loop.time()
         self._connection = _Connection(
             self._context, self._address, self._on_connected, self._on_message, self._on_disconnected
         )
@@ -188,7 +188,9 @@ class EngineClient:
         """Drop the connection with everything queued in it, and end all that waits for answers on it."""
         if self._connection is not None:
             self._connection.close()
-        self._connected.clear()
+        if self._connected.is_set():
+            self._down_since_s = self._loop.time()
+            self._connected.clear()
         self._engine_id = None
         mailboxes, self._mailboxes = self._mailboxes, {}
         for mailbox in mailboxes.values():

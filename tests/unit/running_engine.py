@@ -10,13 +10,14 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from engine.client import EngineClient
 from engine.errors import EngineUnavailableError
 from engine.messages import EngineInfo, GenerateRequest, RequestOutput, SamplingParams
 from engine.server import EngineServer
+from tests.fakes import FakeEngine
 from tests.unit.engine_process import VOCAB_SIZE, CountingRunner, make_config
 
 PATIENCE_S = 30.0
@@ -58,7 +59,7 @@ def spawned(*argv: str, module: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def spawned_engine(path: Path, *options: str) -> contextmanager[subprocess.Popen[str]]:  # type: ignore[valid-type]
+def spawned_engine(path: Path, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """An engine process."""
     return spawned(str(path), *options, module="tests.unit.engine_process")
 
@@ -85,7 +86,7 @@ def counted(after: int, num_tokens: int) -> list[int]:
     return [(after + i) % VOCAB_SIZE for i in range(1, num_tokens + 1)]
 
 
-async def collect(client: EngineClient, request: GenerateRequest) -> list[RequestOutput]:
+async def collect(client: EngineClient | FakeEngine, request: GenerateRequest) -> list[RequestOutput]:
     """All outputs."""
     return [output async for output in client.submit(request)]
 

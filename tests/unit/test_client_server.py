@@ -47,6 +47,8 @@ from tests.unit.running_engine import (
     wait_ready,
 )
 
+MANY = FOREVER - 1000  # steps: enough for a message to arrive meanwhile, too few to finish an endless request
+
 
 @pytest.fixture
 def path() -> Iterator[Path]:
@@ -170,7 +172,7 @@ async def test_the_prefix_cache_is_emptied_unless_in_use(gated: EngineClient, ga
     assert await gated.reset_prefix_cache()
     async with aclosing(gated.submit(make_request(prompt=prompt, max_tokens=FOREVER))) as outputs:
         assert (await anext(outputs)).num_cached_tokens == 0
-        gate.release(FOREVER - 1000)
+        gate.release(MANY)
         assert not await gated.reset_prefix_cache()
 
 
@@ -181,7 +183,7 @@ async def test_closing_the_iterator_aborts(gated: EngineClient, gate: threading.
     async with aclosing(gated.submit(make_request(max_tokens=FOREVER))) as outputs:
         gate.release()
         await anext(outputs)
-    gate.release()
+    gate.release(MANY)
     assert (await wait_idle(gated)).kv_cache_usage == 0
 
 
@@ -190,7 +192,7 @@ async def test_cancelling_the_consumer_aborts(gated: EngineClient, gate: threadi
     await wait_for_info(gated, lambda info: info.num_running == 1)
     task.cancel()
     await asyncio.wait([task])
-    gate.release(2)
+    gate.release(MANY)
     await wait_idle(gated)
 
 
@@ -219,7 +221,7 @@ async def test_a_closed_client_has_its_requests_aborted(
         await wait_for_info(gated, lambda info: info.num_running == 1)
     with pytest.raises(EngineUnavailableError, match="closed"):
         await task
-    gate.release(3)
+    gate.release(MANY)
     await wait_idle(gated)
 
 
