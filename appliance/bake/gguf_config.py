@@ -30,30 +30,39 @@ def make_config(file: GGUFFile) -> dict[str, Any]:
         )
     reader = _Keys(file, arch)
     reader.refuse_unusual()
+    config = _sizes(reader) | _flags(file) | _special_ids(file)
+    head_dim = config["head_dim"]
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if reader.integer(key, head_dim) != head_dim:
+            raise BakeError(f"{file.path.name}: {arch}.{key} other than the head size {head_dim} is not supported")
+    config["architectures"] = [ARCHITECTURES[arch]]
+    config["rope_theta"] = reader.number("rope.freq_base", 10000.0)
+    config["rope_scaling"] = _rope_scaling(reader, head_dim)
+    return normalise_config(config | _window(reader))
+
+
+def _sizes(reader: _Keys) -> dict[str, Any]:
     heads, hidden = reader.integer("attention.head_count"), reader.integer("embedding_length")
-    head_dim = reader.integer("attention.key_length", hidden // max(1, heads))
-    config = {
-        "architectures": [ARCHITECTURES[arch]],
+    return {
         "hidden_size": hidden,
         "intermediate_size": reader.integer("feed_forward_length"),
         "num_hidden_layers": reader.integer("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": reader.integer("attention.head_count_kv", heads),
-        "head_dim": head_dim,
+        "head_dim": reader.integer("attention.key_length", hidden // heads),
         "max_position_embeddings": reader.integer("context_length"),
         "rms_norm_eps": reader.number("attention.layer_norm_rms_epsilon"),
-        "vocab_size": _vocab_size(file),
+        "vocab_size": _vocab_size(reader.file),
+    }
+
+
+def _flags(file: GGUFFile) -> dict[str, bool]:
+    """What the config says in words shows in which tensors are there."""
+    return {
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
-        "rope_theta": reader.number("rope.freq_base", 10000.0),
-        "rope_scaling": _rope_scaling(reader, head_dim),
     }
-    for key in ("value_length", "rope.dimension_count"):
-        name = key if key.startswith("rope") else f"attention.{key}"
-        if reader.integer(name, head_dim) != head_dim:
-            raise BakeError(f"{file.path.name}: {arch}.{name} other than the head size {head_dim} is not supported")
-    return normalise_config(config | _window(reader) | _special_ids(file))
 
 
 class _Keys:

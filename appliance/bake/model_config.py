@@ -39,6 +39,8 @@ def normalise_config(raw: dict[str, Any]) -> dict[str, Any]:
     for key in _SIZES:
         config[key] = _positive(raw, key)
     config |= _head_sizes(config)
+    if config["head_dim"] % 2:
+        raise BakeError(f"config.json: head_dim {config['head_dim']} is odd, rotary embedding needs pairs")
     config |= _defaults(config)
     config |= normalise_rope(raw, int(config["max_position_embeddings"]))
     config |= _sliding_window(config, config.pop("layer_types", None), architecture)

@@ -21,7 +21,7 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
 
     Raises BakeError where `out` is in the way (it may be replaced only if it is a baked folder and `force` is set).
     """
-    out = Path(os.path.abspath(out))
+    out = Path(os.path.realpath(out))
     _check_target(out, force)
     with _locked_folder(out) as folder:
         yield folder
@@ -51,8 +51,9 @@ def _locked_folder(out: Path) -> Iterator[Path]:
         _empty(folder)
         yield folder
     finally:
-        # After the move the name is gone; before it (an error) the half-baked folder must not stay.
-        shutil.rmtree(folder, ignore_errors=True)
+        # After the move the name is free, and may be another bake's by now; after an error it is still ours.
+        if _is_same(lock, folder):
+            shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
@@ -68,14 +69,19 @@ def _lock(folder: Path, out: Path) -> int:
             raise BakeError(f"{out} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(folder)):
-                return lock
         except BlockingIOError:
             os.close(lock)
             raise BakeError(f"{out} is being written by another bake") from None
-        except FileNotFoundError:
-            pass
+        if _is_same(lock, folder):
+            return lock
         os.close(lock)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _empty(folder: Path) -> None:

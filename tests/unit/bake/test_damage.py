@@ -148,6 +148,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "size": (_set(hidden_size="64"), "hidden_size must be a positive integer up to 16777216, it is '64'"),
     "many layers": (_set(num_hidden_layers=2**31), "num_hidden_layers must be a positive integer up to"),
     "heads": (_set(num_key_value_heads=3), "4 is not a multiple of num_key_value_heads 3"),
+    "odd heads": (_set(head_dim=15), "head_dim 15 is odd"),
     "rope": (_set(rope_scaling={"rope_type": "longrope"}), "rope type longrope is not supported"),
     "rope a word": (_set(rope_scaling="linear"), "rope_scaling must be an object"),
     "rope factor": (_set(rope_scaling={"type": "linear"}), "rope scaling linear needs a positive factor, it is None"),

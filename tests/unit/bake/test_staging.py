@@ -105,6 +105,15 @@ def test_a_relative_target_is_taken_from_the_working_directory(
     assert verify(tmp_path / "here") == []
 
 
+def test_a_link_is_followed(model: str, out: Path, tmp_path: Path) -> None:
+    bake(model, out)
+    (tmp_path / "link").symlink_to(out)
+    bake(model, tmp_path / "link", name="second", force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert BakedModel(out).name == "second"
+    assert [entry.name for entry in out.parent.iterdir()] == ["baked"]
+
+
 def test_files_are_readable_by_others(model: str, out: Path) -> None:
     umask = os.umask(0o022)
     try:
