@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
 from engine.server.busy_loop import BusyLoop
-from engine.server.io_thread import InboxItem, IOThread, Stop
+from engine.server.io_thread import InboxItem, IOThread, Stop, Wake
 from engine.server.status import Status
-from engine.step import Progress, Runner
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
+    from engine.step import Progress, Runner
+
+    MakeRunner = Callable[[EngineConfig, Progress], Runner]
 
 __all__ = ["EngineServer", "make_core", "serve"]
 
@@ -34,8 +36,6 @@ EXIT_CONFIG = 2  # the next start would end the same way
 
 # The IO thread asks for the interpreter lock while a step is being prepared; the default of 5 ms is a token's time.
 _SWITCH_INTERVAL_S = 0.0005
-
-MakeRunner = Callable[[EngineConfig, Progress], Runner]
 
 
 def make_core(config: EngineConfig, progress: Progress, make_runner: MakeRunner | None = None) -> EngineCore:
@@ -90,6 +90,8 @@ class EngineServer:
     def _load(self) -> EngineCore:
         self.is_loading = True
         core = make_core(self._config, self.status.progress, self._make_runner)
+        core.on_grammar(lambda: self._inbox.put(Wake()))
+        core.warm_up()
         # What was made so far lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()

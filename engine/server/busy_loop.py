@@ -22,7 +22,7 @@ from engine.messages import (
     ResetPrefixCacheReply,
     ResetPrefixCacheRequest,
 )
-from engine.server.io_thread import InboxItem, Received, WorkerLost, make_unavailable
+from engine.server.io_thread import InboxItem, Received, Stop, WorkerLost, make_unavailable
 from engine.server.status import Gauges
 
 logger = logging.getLogger(__name__)
@@ -94,9 +94,9 @@ class BusyLoop:
             self._handle_request(item)
         elif isinstance(item, WorkerLost):
             self._abort_worker(item.worker)
-        elif item.fault is not None:
-            raise item.fault
-        else:
+        elif isinstance(item, Stop):
+            if item.fault is not None:
+                raise item.fault
             self._is_stopping = True
 
     def _handle_request(self, item: Received) -> None:

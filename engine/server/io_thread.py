@@ -73,7 +73,12 @@ class Stop:
     fault: BaseException | None = None
 
 
-InboxItem = Received | WorkerLost | Stop
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """There is work again that did not come from a worker."""
+
+
+InboxItem = Received | WorkerLost | Wake | Stop
 
 
 @dataclass(slots=True)

@@ -11,12 +11,14 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from engine.messages import EngineInfo
-from engine.step import RunnerInfo
+
+if TYPE_CHECKING:
+    from engine.step import RunnerInfo
 
 logger = logging.getLogger(__name__)
 
