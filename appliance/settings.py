@@ -192,6 +192,7 @@ class Settings:
     enable_tokenizer_info_endpoint: bool = _knob(False, "serve /tokenizer_info", _API)
     return_tokens_as_token_ids: bool = _knob(False, "write tokens in logprobs as token_id:N", _API)
     response_role: str = _knob("assistant", "role of chat answers", _API)
+    stream_interval: int = _knob(1, "tokens of a choice that make a streamed chunk; the first one never waits", _API, check=_between(1))
     sse_keep_alive_interval: float = _knob(10.0, "seconds of silence after which a stream gets a comment; 0 = never", _API, check=_between(0, 3600))
     max_resumes: int = _knob(3, "times a request is taken up again after the engine was lost", _API, check=_between(0, 100))
     engine_wait: float = _knob(60.0, "seconds a request waits for an engine that is restarting", _API, check=_between(0, 3600))

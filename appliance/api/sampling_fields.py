@@ -9,15 +9,12 @@ from pydantic import Field, model_validator
 
 from appliance.api.fields import MAX_INT64, MIN_INT64, Integer, RequestFields, StreamOptions, refuse
 from appliance.api.served_model import ServedModel
+from appliance.api.token_fields import check_token_ids, encode_bad_words, read_logit_bias
 from appliance.settings import Settings
 from engine.messages import SamplingParams
 
 GREEDY_BELOW = 1e-5
-MAX_LOGIT_BIAS = 100
-MAX_BAD_WORDS = 128
-MAX_BAD_WORD_TOKENS = 1024
 MAX_LOGPROB_TOKEN_IDS = 128
-_MAX_SHOWN = 10
 
 
 class SamplingFields(RequestFields):
@@ -27,6 +24,7 @@ class SamplingFields(RequestFields):
     n: Integer = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
+    stream_interval: Integer = Field(1, ge=1)
     max_tokens: Integer | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -98,8 +96,6 @@ class SamplingFields(RequestFields):
             1 <= len(self.cache_salt) <= 128 and not set("@/\\\0") & set(self.cache_salt)
         ):
             raise refuse("cache_salt", "must be 1 to 128 characters without @, /, \\ and NUL")
-        if len(self.bad_words) > MAX_BAD_WORDS or not all(self.bad_words):
-            raise refuse("bad_words", f"must be at most {MAX_BAD_WORDS} words, none of them empty")
 
     def _check_format(self) -> None:
         if self.use_beam_search:
@@ -164,7 +160,7 @@ class SamplingFields(RequestFields):
             frequency_penalty=_or_default(self.frequency_penalty, model.defaults.frequency_penalty),
             logit_bias=read_logit_bias(self.logit_bias, model.vocab_size) or None,
             allowed_token_ids=self.allowed_token_ids,
-            bad_words_token_ids=_encode_bad_words(self.bad_words, model) or None,
+            bad_words_token_ids=encode_bad_words(self.bad_words, model) or None,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
             logprobs=self.num_logprobs,
@@ -205,40 +201,3 @@ def check_logprobs(param: str, value: int | None, settings: Settings) -> None:
     if value is None or limit == -1:
         return
     _check_range(param, value, 0, limit)
-
-
-def check_token_ids(param: str, token_ids: list[int], vocab_size: int) -> None:
-    """Raises InvalidRequestError unless every id is in the vocabulary."""
-    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
-        wrong = next(token for token in token_ids if not 0 <= token < vocab_size)
-        raise refuse(param, f"has the token id {str(wrong)[:24]}, which is not between 0 and {vocab_size - 1}")
-
-
-def read_logit_bias(bias: dict[str, Any] | None, vocab_size: int) -> dict[int, float]:
-    """Keys are token ids written as strings. Raises InvalidRequestError that names every bad entry."""
-    read: dict[int, float] = {}
-    problems = []
-    for key, value in (bias or {}).items():
-        shown = key[:24]
-        if not (key.isascii() and key.isdecimal() and len(key) < 20 and int(key) < vocab_size):
-            problems.append(f"key {shown!r} is not a token id between 0 and {vocab_size - 1}")
-        elif isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > MAX_LOGIT_BIAS:
-            problems.append(f"the value of {shown!r} is not a number between -{MAX_LOGIT_BIAS} and {MAX_LOGIT_BIAS}")
-        else:
-            read[int(key)] = float(value)
-    if problems:
-        raise refuse("logit_bias", "is wrong: " + "; ".join(problems[:_MAX_SHOWN]))
-    return read
-
-
-def _encode_bad_words(words: list[str], model: ServedModel) -> list[list[int]]:
-    """Each word as it stands at the start of a text and, in the same number of tokens or more, after a space."""
-    runs: list[list[int]] = []
-    for word in words:
-        for spelling in (word, " " + word.lstrip()):
-            run = model.tokenizer.encode(spelling, add_special_tokens=False)
-            if run and run not in runs:
-                runs.append(run)
-    if sum(map(len, runs)) > MAX_BAD_WORD_TOKENS:
-        raise refuse("bad_words", f"must have at most {MAX_BAD_WORD_TOKENS} tokens together")
-    return runs

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from appliance import __version__
 from appliance.baked_model import BakedModel
+from appliance.derived_settings import names_by_model
 from appliance.errors import ApplianceError, NotFoundError
 from appliance.settings import Settings
 from appliance.text.chat_template import ChatTemplate
@@ -170,13 +171,14 @@ def load_models(settings: Settings) -> list[ServedModel]:
 
     Raises ApplianceError where a folder is not a baked model.
     """
-    return [_load_model(settings, index, path) for index, path in enumerate(settings.model)]
+    names = names_by_model(settings, settings.model)
+    return [_load_model(settings, index, names[index]) for index in range(len(names))]
 
 
-def _load_model(settings: Settings, index: int, path: Path) -> ServedModel:
-    baked = BakedModel(path)
+def _load_model(settings: Settings, index: int, names: list[str]) -> ServedModel:
+    baked = BakedModel(settings.model[index])
     assert settings.run_dir is not None, "the supervisor renders a run directory"
-    names = _names(settings, index, baked)
+    _ = baked.manifest  # tells first whether this is a baked model at all
     tokenizer = Tokenizer.load(baked)
     return ServedModel(
         names=names,
@@ -187,14 +189,6 @@ def _load_model(settings: Settings, index: int, path: Path) -> ServedModel:
         max_model_len=settings.max_model_len or baked.max_position_embeddings,
         defaults=SamplingDefaults.load(settings, baked),
     )
-
-
-def _names(settings: Settings, index: int, baked: BakedModel) -> Sequence[str]:
-    """All given names belong to a single model; of several models each gets the name at its place."""
-    given, own_name = settings.served_model_name, baked.name
-    if len(settings.model) == 1 and given:
-        return given
-    return (given[index],) if index < len(given) else (own_name,)
 
 
 def _load_chat_template(settings: Settings, baked: BakedModel, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -208,8 +202,8 @@ def _load_chat_template(settings: Settings, baked: BakedModel, tokenizer: Tokeni
 
 
 def read_chat_template(value: str) -> str:
-    """``--chat-template``: the template itself (it has braces), or the file that holds it."""
-    if "{" in value:
+    """``--chat-template``: the template itself (braces or several lines), or the file that holds it."""
+    if "{" in value or "\n" in value:
         return value
     try:
         return Path(value).read_text(encoding="utf-8")

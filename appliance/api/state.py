@@ -13,6 +13,7 @@ from appliance.api.logprobs import TokenPrinter
 from appliance.api.request_ids import clean_request_id
 from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel, ServedModels
+from appliance.api.streaming import StreamingOptions
 from appliance.generation import Generation, GenerationSpec
 from appliance.metrics import ApiMetrics
 from appliance.settings import Settings
@@ -55,6 +56,11 @@ class ApiState:
         """How this request wants its tokens written."""
         as_ids = request.return_tokens_as_token_ids
         return TokenPrinter(model.tokenizer, self.settings.return_tokens_as_token_ids if as_ids is None else as_ids)
+
+    def streaming_options(self, request: SamplingFields) -> StreamingOptions:
+        """A request may ask for larger chunks than the box makes, not for smaller ones."""
+        interval = max(self.settings.stream_interval, request.stream_interval)
+        return StreamingOptions(self.settings.sse_keep_alive_interval, interval)
 
     def usage_options(self, options: StreamOptions | None) -> tuple[bool, bool]:
         """Whether a stream reports usage at its end, and on every chunk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from appliance.api.choice_stream import Batch, ChoiceStream
 from appliance.api.error_handlers import as_api_error, encode_error
+from appliance.api.stream_interval import Coalescer
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -39,21 +41,32 @@ class ChunkPrinter(Protocol):
         """What follows the last choice's finish."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamingOptions:
+    """Seconds of silence before a comment (0 = never), and tokens of a choice that make a chunk."""
+
+    keep_alive_s: float
+    interval: int
+
+
 class EventStreamResponse(Response):
     """Sends what `printer` makes of `stream`. Made by `start`, so errors of the first step have a real status."""
 
-    def __init__(self, stream: ChoiceStream, printer: ChunkPrinter, first: Batch | None, keep_alive_s: float) -> None:
+    def __init__(
+        self, stream: ChoiceStream, printer: ChunkPrinter, options: StreamingOptions, first: Batch | None
+    ) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._stream = stream
         self._printer = printer
         self._first = first
-        self._keep_alive_s = keep_alive_s
+        self._coalescer = Coalescer(options.interval)
+        self._keep_alive_s = options.keep_alive_s
         self._sent_at = time.monotonic() if first else -math.inf
 
     @classmethod
     async def start(
-        cls, request: Request, stream: ChoiceStream, printer: ChunkPrinter, keep_alive_s: float
+        cls, request: Request, stream: ChoiceStream, printer: ChunkPrinter, options: StreamingOptions
     ) -> EventStreamResponse:
         """Wait for the first events, but no longer than a client may be left in silence.
 
@@ -62,11 +75,11 @@ class EventStreamResponse(Response):
         await stream.__aenter__()
         try:
             stream.watch(request.receive)
-            first = await stream.get(keep_alive_s or None)
+            first = await stream.get(options.keep_alive_s or None)
         except BaseException:
             await stream.__aexit__(None, None, None)
             raise
-        return cls(stream, printer, first, keep_alive_s)
+        return cls(stream, printer, options, first)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Where the client leaves early everything is aborted and the answer simply ends."""
@@ -89,12 +102,13 @@ class EventStreamResponse(Response):
         except ClientDisconnect:
             raise
         except Exception as error:
-            end = [b"data: " + encode_error(as_api_error(error)) + b"\n\n"]
+            end = self._printer.print(self._coalescer.release_all())
+            end += [b"data: " + encode_error(as_api_error(error)) + b"\n\n"]
         await send({"type": "http.response.body", "body": b"".join(end) + DONE, "more_body": True})
 
     async def _send_batch(self, batch: Batch, send: Send) -> None:
         """Everything that piled up goes out in one write."""
-        body = b"".join(self._printer.print(batch)) if batch else b""
+        body = b"".join(self._printer.print(self._coalescer.join(batch))) if batch else b""
         if not body and self._keep_alive_s and time.monotonic() - self._sent_at >= self._keep_alive_s:
             body = KEEP_ALIVE
         if body:

@@ -15,9 +15,9 @@ from appliance.api.openapi import describe_body
 from appliance.api.prompt import off_loop
 from appliance.api.request_body import json_body, read_object, validate
 from appliance.api.responses import json_response
-from appliance.api.sampling_fields import check_token_ids
 from appliance.api.served_model import ServedModel
 from appliance.api.state import get_state
+from appliance.api.token_fields import check_token_ids
 
 router = APIRouter(tags=["tokenizer"])
 info_router = APIRouter(tags=["tokenizer"])

@@ -24,10 +24,12 @@ def load(smollm2: Path, tmp_path: Path, **settings: Any) -> list[ServedModel]:
 
 
 def test_names(smollm2: Path, tmp_path: Path) -> None:
-    assert load(smollm2, tmp_path)[0].names == (BakedModel(smollm2).name,)
-    assert load(smollm2, tmp_path, served_model_name=("a", "b"))[0].names == ("a", "b")
-    two = load(smollm2, tmp_path, model=(smollm2, smollm2), served_model_name=("a",))
-    assert [tuple(model.names) for model in two] == [("a",), (BakedModel(smollm2).name,)]
+    assert load(smollm2, tmp_path)[0].names == [BakedModel(smollm2).name]
+    assert load(smollm2, tmp_path, served_model_name=("a", "b"))[0].names == ["a", "b"]
+    two = load(smollm2, tmp_path, model=(smollm2, smollm2), served_model_name=("a", "b"))
+    assert [tuple(model.names) for model in two] == [("a",), ("b",)]
+    with pytest.raises(ApplianceError, match="one for each"):
+        load(smollm2, tmp_path, model=(smollm2, smollm2), served_model_name=("a",))
 
 
 def test_context_and_template(smollm2: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -198,6 +198,28 @@ async def test_keep_alive_comments_while_queued(make_box: MakeBox) -> None:
         assert b'"finish_reason":"length"' in rest
 
 
+@pytest.mark.parametrize("route", ["chat", "complete"])
+async def test_stream_interval_makes_larger_chunks(make_box: MakeBox, route: str) -> None:
+    box = await make_box(stream_interval=2)
+    for asked, expected in ((None, [1, 2, 2, 2, 1]), (1, [1, 2, 2, 2, 1]), (4, [1, 4, 3])):
+        response = await getattr(box, route)(
+            stream=True, stream_interval=asked, max_tokens=8, logprobs=1 if route == "complete" else True
+        )
+        choices = [chunk["choices"][0] for chunk in read_events(response.text)][route == "chat" :]
+        texts = [choice["text"] if route == "complete" else choice["delta"]["content"] for choice in choices]
+        assert texts == [" red" * count for count in expected]
+        entries = [choice["logprobs"]["tokens" if route == "complete" else "content"] for choice in choices]
+        assert [len(entry) for entry in entries] == expected
+        assert [choice["finish_reason"] for choice in choices] == [None] * (len(expected) - 1) + ["length"]
+
+
+async def test_stream_interval_loses_nothing_on_an_error(make_box: MakeBox) -> None:
+    box = await make_box(ScriptedEngine(fails_after=3), stream_interval=10)
+    text = (await box.chat(stream=True)).text
+    assert text.count(" red") == 3
+    assert '"error"' in text
+
+
 async def test_no_comment_while_data_flows(box: Box) -> None:
     assert ": keep-alive" not in (await box.chat(stream=True, max_tokens=50)).text
 

@@ -9,13 +9,14 @@ from typing import Any
 from appliance.api.chat.prompt import ChatPrompt, make_chat_prompt
 from appliance.api.chat.schemas import ChatRequest
 from appliance.api.choice_stream import ChoiceStream
+from appliance.api.generation_spec import make_spec
 from appliance.api.logprobs import TokenPrinter, chat_logprobs, prompt_logprobs
 from appliance.api.prompt import fit_prompt, limit_output
 from appliance.api.request_ids import make_object_id
 from appliance.api.served_model import ServedModel
 from appliance.api.state import ApiState
 from appliance.api.usage import make_usage
-from appliance.generation import Generation, GenerationSpec
+from appliance.generation import Generation
 from appliance.text.events import Content, Event, Finish, Reasoning, ToolCallArguments, ToolCallStart
 from engine.messages import TokenLogprobs
 
@@ -73,20 +74,8 @@ async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
     token_ids = fit_prompt(prompt.token_ids, model, request, param="messages")
     param, asked = request.asked_max_tokens
     asked = model.defaults.max_tokens if asked is None else asked
-    sampling = request.to_sampling_params(model, limit_output(asked, len(token_ids), model, param=param))
     object_id = make_object_id("chatcmpl")
-    spec = GenerationSpec(
-        prompt_token_ids=token_ids,
-        sampling=sampling,
-        n=request.n,
-        stop=request.stop_strings,
-        include_stop_str_in_output=request.include_stop_str_in_output,
-        skip_special_tokens=request.skip_special_tokens,
-        request_id=object_id,
-        priority=request.priority,
-        cache_salt=request.cache_salt,
-        arrival_time=time.time(),
-    )
+    spec = make_spec(request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), object_id)
     return ChatJob(
         request=request,
         model=model,

@@ -32,7 +32,7 @@ async def create_completion(
     if body.stream:
         include_usage, continuous = state.usage_options(body.stream_options)
         printer = CompletionPrinter(job, include_usage=include_usage, continuous_usage=continuous)
-        return await EventStreamResponse.start(request, stream, printer, state.settings.sse_keep_alive_interval)
+        return await EventStreamResponse.start(request, stream, printer, state.streaming_options(body))
     async with stream:
         stream.watch(request.receive)
         return json_response(await collect_completion(job, stream))

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from appliance.api.fields import Integer, refuse
-from appliance.api.sampling_fields import SamplingFields, check_logprobs, check_token_ids
+from appliance.api.sampling_fields import SamplingFields, check_logprobs
 from appliance.api.served_model import ServedModel
+from appliance.api.token_fields import check_token_ids
 from appliance.settings import Settings
 
 DEFAULT_MAX_TOKENS = 16

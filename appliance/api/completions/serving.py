@@ -11,6 +11,7 @@ from typing import Any
 
 from appliance.api.choice_stream import ChoiceStream
 from appliance.api.completions.schemas import CompletionRequest, Prompt
+from appliance.api.generation_spec import make_spec
 from appliance.api.logprobs import CompletionLogprobs, TokenPrinter, prompt_logprobs
 from appliance.api.prompt import encode_prompt, fit_prompt, limit_output
 from appliance.api.request_ids import make_object_id
@@ -99,19 +100,8 @@ async def _encode(prompt: Prompt, model: ServedModel, request: CompletionRequest
 
 
 def _make_spec(request: CompletionRequest, model: ServedModel, token_ids: list[int], request_id: str) -> GenerationSpec:
-    sampling = request.to_sampling_params(model, limit_output(request.asked_max_tokens, len(token_ids), model))
-    return GenerationSpec(
-        prompt_token_ids=token_ids,
-        sampling=sampling,
-        n=request.n,
-        stop=request.stop_strings,
-        include_stop_str_in_output=request.include_stop_str_in_output,
-        skip_special_tokens=request.skip_special_tokens,
-        request_id=request_id,
-        priority=request.priority,
-        cache_salt=request.cache_salt,
-        arrival_time=time.time(),
-    )
+    max_tokens = limit_output(request.asked_max_tokens, len(token_ids), model)
+    return make_spec(request, model, token_ids, max_tokens, request_id)
 
 
 class ChoicePrinter:
