@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import socket
 import threading
 import time
 from collections import deque
@@ -22,7 +21,6 @@ from queue import SimpleQueue
 import msgspec
 import zmq
 
-from engine.errors import ConfigError
 from engine.messages import (
     EngineReply,
     EngineRequest,
@@ -37,16 +35,14 @@ from engine.messages import (
     encode,
     merge_outputs,
 )
+from engine.server.socket_file import bind
 from engine.server.status import Status
-from engine.socket_address import make_address
 
 logger = logging.getLogger(__name__)
 
 PING_INTERVAL_S = 1.0
 RETRY_INTERVAL_S = 0.01  # between tries to reach a worker that does not read
 GOODBYE_S = 0.5  # how long the last outputs may take
-SEND_HWM = 64  # messages in flight to one worker; what comes on top is merged
-RECEIVE_HWM = 1024
 MESSAGES_A_TURN = 256
 MAX_REPLIES = 32  # answers kept for a worker that does not read
 
@@ -110,7 +106,7 @@ class IOThread(threading.Thread):
         self._ping = encode(Ping(status.engine_id))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._router = _bind(self._context, self._path)
+            self._router = bind(self._context, self._path)
         except BaseException:
             self._context.term()
             raise
@@ -273,40 +269,3 @@ def _decode(identity: bytes, frames: list[bytes]) -> EngineRequest | None:
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         logger.warning("malformed message dropped worker=%s error=%r", identity.hex(), str(error))
         return None
-
-
-def _bind(context: zmq.Context[zmq.Socket[bytes]], path: Path) -> zmq.Socket[bytes]:
-    address = make_address(path)
-    _remove_stale(path)
-    router = context.socket(zmq.ROUTER)
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.SNDHWM, SEND_HWM)
-    router.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
-    # A mode set after binding would leave a moment in which others may connect.
-    umask = os.umask(0o177)
-    try:
-        router.bind(address)
-    except zmq.ZMQError as error:
-        router.close(linger=0)
-        raise ConfigError(f"socket_path: cannot listen on {path}: {error.strerror.lower()}") from error
-    finally:
-        os.umask(umask)
-    return router
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove the file a killed engine left behind; refuse to take the socket from one that lives."""
-    if not os.path.lexists(path):
-        return
-    if not path.is_socket():
-        raise ConfigError(f"socket_path: {path} exists and is not a socket")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConfigError(f"socket_path: cannot use {path}: {error}") from error
-        else:
-            raise ConfigError(f"socket_path: another engine listens on {path}")

@@ -16,8 +16,9 @@ from typing import TypeVar
 
 import msgspec
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
+from engine.client.connection import Connection
+from engine.client.mailbox import Mailbox
 from engine.errors import EngineError, EngineLostError, EngineUnavailableError
 from engine.messages import (
     AbortRequest,
@@ -34,20 +35,15 @@ from engine.messages import (
     ResetPrefixCacheRequest,
     decode_reply,
     encode,
-    merge_outputs,
 )
 from engine.socket_address import make_address
 
-logger = logging.getLogger(__name__)
+__all__ = ["EngineClient"]
 
-SEND_HWM = 1024
-RECEIVE_HWM = 64  # small: what a busy worker does not read is merged in the engine, not queued here
-RECONNECT_MS = 100
-MESSAGES_A_TURN = 64  # then other tasks get a turn
+logger = logging.getLogger(__name__)
 
 _HELLO = 0  # call id of the question asked on connecting, which makes the engine know us
 _HELLO_MESSAGE = encode(InfoRequest(_HELLO))
-_WATCHED_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 
 _Reply = TypeVar("_Reply", EngineInfo, MetricsReply, ResetPrefixCacheReply)
 
@@ -67,14 +63,14 @@ class EngineClient:
         self._connect_timeout_s = connect_timeout_s
         self._engine_timeout_s = engine_timeout_s
         self._numbers = itertools.count(_HELLO + 1)
-        self._mailboxes: dict[str, _Mailbox] = {}
+        self._mailboxes: dict[str, Mailbox] = {}
         self._calls: dict[int, asyncio.Future[EngineReply]] = {}
         self._connected = asyncio.Event()
         self._engine_id: str | None = None
         self._down_since_s = 0.0
         self._heard_at_s = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -106,7 +102,7 @@ class EngineClient:
         # Ids are made unique here: an aborted request's last output must not end a new one of the same id.
         wire_id = f"{request.request_id}#{next(self._numbers)}"
         self._send(msgspec.structs.replace(request, request_id=wire_id))
-        mailbox = self._mailboxes[wire_id] = _Mailbox()
+        mailbox = self._mailboxes[wire_id] = Mailbox()
         is_finished = False
         try:
             while not is_finished:
@@ -180,7 +176,7 @@ class EngineClient:
 
     def _connect(self) -> None:
         assert self._context is not None
-        self._connection = _Connection(
+        self._connection = Connection(
             self._context, self._address, self._on_connected, self._on_message, self._on_disconnected
         )
 
@@ -251,124 +247,3 @@ class EngineClient:
         if self._connected.is_set() and self._loop.time() - self._heard_at_s > timeout_s:
             self._lose_engine(f"the engine was silent for {timeout_s:g} s")
         self._watchdog = self._loop.call_later(timeout_s / 4, self._watch, timeout_s)
-
-
-class _Mailbox:
-    """What a request's consumer has not read yet: at most one output, and an error behind it."""
-
-    __slots__ = ("_error", "_output", "_waiter")
-
-    def __init__(self) -> None:
-        self._output: RequestOutput | None = None
-        self._error: EngineError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, output: RequestOutput) -> None:
-        if self._output is None:
-            self._output = output
-        else:
-            merge_outputs(self._output, output)
-        self._wake()
-
-    def fail(self, error: EngineError) -> None:
-        self._error = error
-        self._wake()
-
-    async def get(self) -> RequestOutput:
-        while self._output is None:
-            if self._error is not None:
-                raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        output, self._output = self._output, None
-        return output
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-class _Connection:
-    """One DEALER, from its first connect attempt until the engine is gone.
-
-    Never reused for the next engine: a request that was queued for the lost one must not be begun by the next, where
-    nobody waits for it. ZMQ's file descriptor only says that something changed, so each event is read until nothing
-    is left, and looked for again after a send.
-    """
-
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        address: str,
-        on_connected: Callable[[], None],
-        on_message: Callable[[bytes], None],
-        on_disconnected: Callable[[], None],
-    ) -> None:
-        self._on_connected = on_connected
-        self._on_message = on_message
-        self._on_disconnected = on_disconnected
-        self._is_closed = False
-        self._loop = asyncio.get_running_loop()
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, SEND_HWM)
-        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._monitor = self._socket.get_monitor_socket(_WATCHED_EVENTS)
-        self._loop.add_reader(self._socket.FD, self._read)
-        self._loop.add_reader(self._monitor.FD, self._read_events)
-        self._socket.connect(address)
-        # A ZMQ queue wakes only a reader that has found it empty once.
-        self._loop.call_soon(self._read)
-        self._loop.call_soon(self._read_events)
-        # A socket's file descriptor only signals once it was found empty, so the monitor is looked at first.
-        self._loop.call_soon(self._read_events)
-
-    def send(self, data: bytes) -> bool:
-        """Queue a message without waiting; False where the engine does not read."""
-        try:
-            self._socket.send(data, zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._loop.call_soon(self._read)
-        return True
-
-    def close(self) -> None:
-        """Drop the connection and all that is queued."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._loop.remove_reader(self._socket.FD)
-        self._loop.remove_reader(self._monitor.FD)
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close()
-
-    def _read(self) -> None:
-        if self._read_messages(MESSAGES_A_TURN):
-            self._loop.call_soon(self._read)
-
-    def _read_messages(self, max_messages: int | None) -> bool:
-        """Deliver up to `max_messages`; whether there may be more."""
-        for _ in itertools.repeat(None) if max_messages is None else range(max_messages):
-            if self._is_closed:
-                return False
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._on_message(data)
-        return True
-
-    def _read_events(self) -> None:
-        while not self._is_closed:
-            try:
-                frames = self._monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if parse_monitor_message(frames)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
-                self._on_connected()
-            else:
-                self._read_messages(None)  # what the engine said last was received before the end
-                self._on_disconnected()
