@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from appliance.api.choice_stream import Batch, ChoiceStream
 from appliance.api.error_handlers import as_api_error, encode_error
 from appliance.api.stream_interval import Coalescer
+from appliance.errors import APIError
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -102,9 +104,15 @@ class EventStreamResponse(Response):
         except ClientDisconnect:
             raise
         except Exception as error:
-            end = self._printer.print(self._coalescer.release_all())
-            end += [b"data: " + encode_error(as_api_error(error)) + b"\n\n"]
+            end = [*self._print_rest(), b"data: " + encode_error(as_api_error(error)) + b"\n\n"]
         await send({"type": "http.response.body", "body": b"".join(end) + DONE, "more_body": True})
+
+    def _print_rest(self) -> list[bytes]:
+        """Text that still waited when an error came; the error may be the printer's own."""
+        rest = self._coalescer.release_all()
+        with contextlib.suppress(APIError):
+            return self._printer.print(rest) if rest else []
+        return []
 
     async def _send_batch(self, batch: Batch, send: Send) -> None:
         """Everything that piled up goes out in one write."""

@@ -201,10 +201,9 @@ async def test_keep_alive_comments_while_queued(make_box: MakeBox) -> None:
 @pytest.mark.parametrize("route", ["chat", "complete"])
 async def test_stream_interval_makes_larger_chunks(make_box: MakeBox, route: str) -> None:
     box = await make_box(stream_interval=2)
+    fields: dict[str, Any] = {"stream": True, "max_tokens": 8, "logprobs": 1 if route == "complete" else True}
     for asked, expected in ((None, [1, 2, 2, 2, 1]), (1, [1, 2, 2, 2, 1]), (4, [1, 4, 3])):
-        response = await getattr(box, route)(
-            stream=True, stream_interval=asked, max_tokens=8, logprobs=1 if route == "complete" else True
-        )
+        response = await getattr(box, route)(**fields, stream_interval=asked)
         choices = [chunk["choices"][0] for chunk in read_events(response.text)][route == "chat" :]
         texts = [choice["text"] if route == "complete" else choice["delta"]["content"] for choice in choices]
         assert texts == [" red" * count for count in expected]
