@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from engine.admission import Admission
 from engine.config import EngineConfig
 from engine.errors import RequestError
+from engine.grammar.requests import RequestGrammars
 from engine.messages import GenerateRequest, RequestOutput
 from engine.metrics import EngineMetrics
 from engine.request import Request
@@ -34,6 +35,7 @@ class EngineCore:
         self._admission = Admission(runner.info)
         self.info = _effective_info(config, runner.info, self._admission.max_model_len)
         self._scheduler = Scheduler(config, self.info)
+        self._grammars = RequestGrammars(config, self.info)
         self.metrics = metrics or EngineMetrics(config, self.info)
         self.metrics.watch(self._scheduler)
 
@@ -53,8 +55,16 @@ class EngineCore:
         return self._scheduler.kv_cache_usage
 
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return self._scheduler.num_requests > 0
+        """Whether a step would do anything. Without any, `on_grammar` is called when there is some again."""
+        return self._grammars.has_finished or self._scheduler.num_requests > self._grammars.num_pending
+
+    def on_grammar(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, in another thread, when a request's grammar was compiled."""
+        self._grammars.compiler.on_finished = wake
+
+    def warm_up(self) -> None:
+        """Prepare in the background what requests need that have a grammar."""
+        self._grammars.compiler.warm_up()
 
     def add(self, request: GenerateRequest) -> RequestOutput | None:
         """Take a request up. Returns an output only where that is all there will be: it is refused (error), or it is
@@ -62,31 +72,49 @@ class EngineCore:
         """
         try:
             self._check(request)
+            state = Request.from_message(request, now_s=time.monotonic(), wall_time_s=time.time())
+            self._grammars.begin(state)
         except RequestError as error:
-            return RequestOutput(
-                request_id=request.request_id, finish_reason="error", error=str(error), error_param=error.param
-            )
-        state = Request.from_message(request, now_s=time.monotonic(), wall_time_s=time.time())
+            return _refusal(request.request_id, error)
         return None if self._scheduler.add(state) else self._close_resumed(state)
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Drop these requests and free their blocks at once. Unknown ids are ignored."""
-        now_s = time.monotonic()
-        aborted = self._scheduler.abort(request_ids)
-        for request in aborted:
-            self.metrics.record_finish(request, now_s)
+        aborted = self._drop(request_ids, "abort")
         return [RequestOutput(request_id=request.request_id, finish_reason="abort") for request in aborted]
 
     def step(self) -> list[RequestOutput]:
         """Compute one step. What the runner raises is a fault of the engine and goes through to the caller."""
+        closed = self._take_grammars()
         step = self._scheduler.schedule(time.monotonic())
         if step is None:
-            return []
-        return self._update(step, self._runner.execute(step))
+            return closed
+        self._grammars.add_masks(step, self._scheduler.requests_of(step))
+        return closed + self._update(step, self._runner.execute(step))
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; refused (False) while blocks are in use."""
         return self._scheduler.reset_prefix_cache()
+
+    def _take_grammars(self) -> list[RequestOutput]:
+        """Let requests go on whose grammar was compiled; the outputs of those that end here."""
+        outputs = []
+        for compiled in self._grammars.take_finished():
+            if compiled.error is not None:
+                self._drop([compiled.request_id], "error")
+                outputs.append(_refusal(compiled.request_id, compiled.error))
+            elif compiled.state is not None:
+                finished = self._scheduler.start_grammar(compiled.request_id, compiled.state)
+                outputs += [self._close_resumed(finished)] if finished else []
+        return outputs
+
+    def _drop(self, request_ids: Iterable[str], finish_reason: str) -> list[Request]:
+        now_s = time.monotonic()
+        dropped = self._scheduler.abort(request_ids, finish_reason)
+        for request in dropped:
+            self._grammars.discard(request.request_id)
+            self.metrics.record_finish(request, now_s)
+        return dropped
 
     def _update(self, step: StepInput, result: StepOutput) -> list[RequestOutput]:
         updates: list[Update] = self._scheduler.update(step, result)
@@ -101,8 +129,15 @@ class EngineCore:
     def _close_resumed(self, request: Request) -> RequestOutput:
         self.metrics.record_finish(request, time.monotonic())
         return RequestOutput(
-            request_id=request.request_id, finish_reason=request.finish_reason, stop_reason=request.stop_reason
+            request_id=request.request_id,
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+            ends_in_text=request.ends_in_text,
         )
+
+
+def _refusal(request_id: str, error: RequestError) -> RequestOutput:
+    return RequestOutput(request_id=request_id, finish_reason="error", error=str(error), error_param=error.param)
 
 
 def _effective_info(config: EngineConfig, info: RunnerInfo, max_model_len: int) -> RunnerInfo:

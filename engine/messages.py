@@ -10,6 +10,21 @@ from __future__ import annotations
 import msgspec
 
 
+class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an output must look like; the engine compiles it. Ends the request as soon as nothing may follow.
+
+    ``kind`` says what ``source`` is: ``json_schema`` (a schema's JSON), ``regex`` (matches the whole output),
+    ``choice`` (a JSON list of strings), ``lark``, ``ebnf`` (GBNF-like, rule ``root``), ``structural_tag`` (JSON, see
+    `engine.grammar.structural_tags`).
+    """
+
+    kind: str
+    source: str
+    param: str = "structured_outputs"  # the caller's field, which errors name
+    whitespace: str | None = None  # regex of white space between JSON's tokens; None = at most 16, "" = none
+    starts_after: list[int] = []  # free until these tokens were produced: the end of the model's thinking
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to pick tokens and when to stop. Ranges are checked by the API; the engine trusts them.
 
@@ -35,6 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None  # None off, 0 sampled token only, k top-k too, -1 whole vocabulary
     prompt_logprobs: int | None = None  # same scale, for each prompt token but the first
     logprob_token_ids: list[int] | None = None  # these ids' logprobs as well
+    grammar: Grammar | None = None  # wins over bias, bans, allowed ids and min_tokens where they leave nothing else
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"):
@@ -93,7 +109,8 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one or more steps produced for one request. Mergeable: see `merge_outputs`.
 
     ``finish_reason`` is None until the last output: "stop", "length", "abort" or "error". ``stop_reason`` is the stop
-    token id that ended it, None for EOS. The stopping token is in ``token_ids``.
+    token id that ended it, None for EOS. The stopping token is in ``token_ids``; where a grammar was completed there is
+    none, which ``ends_in_text`` tells.
     """
 
     request_id: str
@@ -103,6 +120,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; on the first output only
     finish_reason: str | None = None
     stop_reason: int | None = None
+    ends_in_text: bool = False  # with "stop": the last token belongs to the text
     error: str | None = None  # with finish_reason "error": one line for the caller
     error_param: str | None = None  # the request's field that is wrong (a 400), None for an engine fault (a 500)
     unavailable: bool = False  # with "error": not begun, the engine is loading or stopping (a 503)
@@ -172,3 +190,4 @@ def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
         if getattr(newer, name) is not None:
             setattr(older, name, getattr(newer, name))
     older.unavailable = older.unavailable or newer.unavailable
+    older.ends_in_text = older.ends_in_text or newer.ends_in_text

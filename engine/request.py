@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine.messages import GenerateRequest, SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:
+    from engine.grammar.state import GrammarState
 
 
 class RequestStatus(enum.Enum):
@@ -58,6 +62,8 @@ class Request:
     has_output: bool = field(init=False, default=False)
     finish_reason: str | None = field(init=False, default=None)
     stop_reason: int | None = field(init=False, default=None)
+    ends_in_text: bool = field(init=False, default=False)  # the last token is no stop token
+    grammar: GrammarState | None = field(init=False, default=None)  # None while it is being compiled
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids)
@@ -108,6 +114,11 @@ class Request:
     def wants_prompt_logprobs(self) -> bool:
         """Whether prompt logprobs are still to be computed and delivered."""
         return self.prompt_logprobs is not None
+
+    @property
+    def awaits_grammar(self) -> bool:
+        """Whether it cannot run yet because its grammar is being compiled."""
+        return self.sampling.grammar is not None and self.grammar is None
 
     @property
     def order(self) -> tuple[int, float, int]:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.messages import SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:  # the engine's socket is bound before numpy is loaded
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class StepRow:
     sampling: SamplingParams
     samples: bool
     wants_prompt_logprobs: bool = False  # this chunk's prompt logprobs are asked for
+    token_mask: NDArray[np.int32] | None = None  # bit t % 32 of word t // 32: a grammar allows token t
 
 
 @dataclass(slots=True)

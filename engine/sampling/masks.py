@@ -45,7 +45,8 @@ def _keep_only_(logits: Tensor, allowed: list[int]) -> None:
 
 def _banned_ids(row: StepRow, eos_token_ids: frozenset[int]) -> set[int]:
     banned = {run[-1] for run in row.sampling.bad_words_token_ids or () if _completes(run, row.output_token_ids)}
-    if len(row.output_token_ids) < row.sampling.min_tokens:
+    # A grammar's mask has settled when to stop: it knows whether there is anything else to say.
+    if len(row.output_token_ids) < row.sampling.min_tokens and row.token_mask is None:
         banned.update(eos_token_ids, row.sampling.stop_token_ids)
     return banned
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.messages import TokenLogprobs
+from engine.sampling.grammar import apply_token_mask_
 from engine.sampling.logprobs import make_token_logprobs
 from engine.sampling.masks import apply_masks_, has_masks
 from engine.sampling.noise import MAX_GUMBEL, gumbel
@@ -51,11 +52,14 @@ class Sampler:
         ]
 
     def process_(self, logits: Tensor, row: StepRow) -> None:
-        """Masks, bias and penalties on one row's logits[V], in place."""
+        """Masks, bias and penalties on one row's logits[V], then what its grammar allows; in place."""
+        raw = logits.clone() if row.token_mask is not None and has_masks(row) else None
         if has_masks(row):
             apply_masks_(logits, row, self._eos_token_ids)
         if has_penalties(row):
             apply_penalties_(logits, row)
+        if row.token_mask is not None:
+            apply_token_mask_(logits, row.token_mask, raw)
 
     def _greedy(self, logits: Tensor, rows: list[StepRow]) -> list[int]:
         if not any(_is_greedy(row) for row in rows):

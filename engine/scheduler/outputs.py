@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.grammar.state import GrammarState
 from engine.messages import RequestOutput, TokenLogprobs
 from engine.request import Request
 from engine.scheduler.stop import StopRule
@@ -17,6 +18,8 @@ def take_tokens(
     num_kept = 0
     for token_id in token_ids:
         request.output_token_ids.append(token_id)
+        if request.grammar is not None:
+            request.grammar.accept(token_id)
         num_kept += 1
         if stop_rule.apply(request):
             break
@@ -26,10 +29,20 @@ def take_tokens(
         logprobs=logprobs[:num_kept] if logprobs is not None else None,
         finish_reason=request.finish_reason,
         stop_reason=request.stop_reason,
+        ends_in_text=request.ends_in_text,
     )
+    if request.grammar is not None and request.grammar.error is not None:
+        _add_grammar_error(request.grammar, output)
     if not request.has_output:
         _add_first_facts(request, output)
     return output
+
+
+def _add_grammar_error(grammar: GrammarState, output: RequestOutput) -> None:
+    """What came last cannot be trusted; the caller's grammar is to blame, not the engine."""
+    output.token_ids, output.logprobs = [], None
+    output.error = f"{grammar.param} cannot be followed any further: {grammar.error}"
+    output.error_param = grammar.param
 
 
 def _add_first_facts(request: Request, output: RequestOutput) -> None:

@@ -15,6 +15,7 @@ from engine.cache.block_pool import BlockPool
 from engine.cache.block_tables import BlockTables
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.grammar.state import GrammarState
 from engine.messages import TokenLogprobs
 from engine.request import Request, RequestStatus
 from engine.scheduler.outputs import Update, take_tokens
@@ -57,7 +58,7 @@ class Scheduler:
 
     @property
     def num_deferred(self) -> int:
-        """Those of the waiting that let another compute their prefix first."""
+        """Those of the waiting that let another compute their prefix first, or await their grammar."""
         return min(self._num_deferred, len(self._waiting))
 
     @property
@@ -75,7 +76,7 @@ class Scheduler:
 
     def add(self, request: Request) -> bool:
         """Let the request wait for its turn; False where it is finished as it stands (resumed past its end)."""
-        if request.is_resumed and self._stop_rule.apply(request):
+        if request.is_resumed and not request.awaits_grammar and self._stop_rule.apply(request):
             return False
         request.arrival_index = next(self._arrivals)
         self._requests[request.request_id] = request
@@ -83,14 +84,30 @@ class Scheduler:
         self._waiting.push(request)
         return True
 
-    def abort(self, request_ids: Iterable[str]) -> list[Request]:
+    def start_grammar(self, request_id: str, grammar: GrammarState) -> Request | None:
+        """Let a request go on that awaited its grammar; returns it where that shows it to be finished (resumed past
+        its end).
+        """
+        request = self._requests[request_id]
+        request.grammar = grammar
+        if not (request.is_resumed and self._stop_rule.apply(request)):
+            return None
+        self._waiting.remove(request)
+        self._retire([request])
+        return request
+
+    def requests_of(self, step: StepInput) -> list[Request]:
+        """The requests behind a step's rows."""
+        return [self._requests[row.request_id] for row in step.rows]
+
+    def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> list[Request]:
         """Drop these requests and free their blocks now. Unknown ids are ignored."""
         known_ids = dict.fromkeys(request_id for request_id in request_ids if request_id in self._requests)
         aborted = [self._requests[request_id] for request_id in known_ids]
         for request in aborted:
             if request.status is not RequestStatus.RUNNING:
                 self._waiting.remove(request)
-            request.finish("abort")
+            request.finish(finish_reason)
         self._retire(aborted)
         return aborted
 
@@ -135,6 +152,9 @@ class Scheduler:
         deferred: list[Request] = []
         while self._waiting and plan.budget > 0 and len(self._running) < self._config.max_num_seqs:
             request = self._waiting.peek()
+            if request.awaits_grammar:
+                deferred.append(self._waiting.pop())
+                continue
             prefix = self._tables.find_prefix(request)
             if self._tables.is_being_computed(request, len(prefix)):
                 deferred.append(self._waiting.pop())

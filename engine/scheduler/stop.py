@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.grammar.state import GrammarState
 from engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """EOS, then stop token ids, then length. Before `min_tokens` only the length counts."""
+    """EOS, then stop token ids, then the grammar's end, then length. Before `min_tokens` only the last two count.
+
+    Where a grammar does not allow an end yet, a stop token is a token like any other.
+    """
 
     eos_token_ids: frozenset[int]
     max_model_len: int
 
     def apply(self, request: Request) -> bool:
         """Finish the request if its last output token ends it."""
+        if request.grammar is not None and self._stops_by_grammar(request, request.grammar):
+            return True
         return self._stops_by_token(request) or self._stops_by_length(request)
+
+    def _stops_by_grammar(self, request: Request, grammar: GrammarState) -> bool:
+        if grammar.error is not None:
+            request.finish("error")
+        elif grammar.is_complete and grammar.ends_in_text:
+            request.finish("stop")
+            request.ends_in_text = True
+        elif grammar.is_complete and not self._stops_by_token(request):  # an EOS before min_tokens, or ignored
+            request.finish("stop")
+        return request.is_finished
 
     def _stops_by_token(self, request: Request) -> bool:
         sampling = request.sampling
+        if request.grammar is not None and not request.grammar.may_stop:
+            return False
         if request.num_output_tokens < sampling.min_tokens:
             return False
         token_id = request.output_token_ids[-1]
