@@ -17,7 +17,8 @@ def configure_logging(level: str, program: str = "box") -> None:
 def logging_config(level: str, program: str) -> dict[str, Any]:
     """For logging.config.dictConfig; gunicorn's and uvicorn's own loggers are included."""
     # With a handler of their own, as uvicorn's worker takes over the handlers of gunicorn's loggers.
-    own = {"level": level.upper(), "handlers": ["stderr"], "propagate": False}
+    # What they say about their start and end is only of interest when one looks for a fault.
+    own = {"level": "DEBUG" if level == "debug" else "WARNING", "handlers": ["stderr"], "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,

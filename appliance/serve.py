@@ -25,7 +25,8 @@ from appliance.supervisor.run_dir import open_run_dir
 def serve(settings: Settings) -> int:
     """Run a box until it is told to stop; returns the exit status. Raises ApplianceError where it can't go on."""
     signal.signal(signal.SIGTERM, _stop_early)
-    configure_logging(settings.log_level)
+    # This process tells what matters on stdout.
+    configure_logging("debug" if settings.log_level == "debug" else "warning")
     problems = find_problems(settings)
     if problems:
         raise SettingsError(problems)
@@ -61,7 +62,10 @@ def make_curl(settings: Settings, name: str) -> str:
     """A command line that gets an answer of this box."""
     body: dict[str, Any]
     if settings.chat_template is not None or BakedModel(settings.model[0]).chat_template is not None:
-        path, body = "chat/completions", {"model": name, "messages": [{"role": "user", "content": "Say hello"}]}
+        path, body = (
+            "chat/completions",
+            {"model": name, "messages": [{"role": "user", "content": "Say hello"}], "max_tokens": 64},
+        )
     else:
         path, body = "completions", {"model": name, "prompt": "Hello", "max_tokens": 32}
     words = [

@@ -90,8 +90,14 @@ class Box:
 
     def _open_pipes(self) -> None:
         programs = [f"engine-{index}" for index in range(len(self._settings.model))]
-        for name in (*programs, "api", "nginx", _SUPERVISORD):
+        for name in (*programs, "api", "nginx"):
             self._pipes[name] = LogPipe(self._run_dir / "log" / name, self._console.log)
+        self._pipes[_SUPERVISORD] = LogPipe(self._run_dir / "log" / _SUPERVISORD, self._log_of_supervisord)
+
+    def _log_of_supervisord(self, line: bytes) -> None:
+        # It warns of programs that end with status 0 when they are told to.
+        if b" stopped: " not in line:
+            self._console.log(line)
 
     def _close_pipes(self) -> None:
         for pipe in self._pipes.values():

@@ -29,7 +29,6 @@ timeout = 120  # without a sign of life a worker is killed; its event loop gives
 graceful_timeout = math.ceil(_settings.shutdown_timeout) + 5
 forwarded_allow_ips = "*"  # only nginx can reach the socket
 accesslog = None
-loglevel = _settings.log_level
 logconfig_dict = logging_config(_settings.log_level, "api")
 proc_name = "breadbox-api"
 

@@ -1,0 +1,77 @@
+# Everything sets itself up, once: a second `make run` installs and bakes nothing.
+#
+#   make run [ARGS="--port 8123 …"] [MODEL="FOLDER …"]     make test [ARGS="-k name"]     make check     make clean
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint golden clean system native
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ARGS ?=
+DEFAULT_MODEL := .cache/models/SmolLM2-135M-Instruct
+MODEL ?= $(DEFAULT_MODEL)
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamps carry the digest of what was installed, so that they are out of date exactly when that changes.
+DIGEST := $(shell sha256sum pyproject.toml | cut -c1-16)
+RUN_STAMP := $(VENV)/.stamp-run-$(DIGEST)
+DEV_STAMP := $(VENV)/.stamp-dev-$(DIGEST)
+LOG := $(VENV)/setup.log
+
+# $(call quietly,COMMAND): its output goes to a log that is only shown when it fails.
+quietly = { $(1); } > $(LOG) 2>&1 || { status=$$?; cat $(LOG) >&2; exit $$status; }
+pip_install = $(BIN)/python -m pip install --disable-pip-version-check --no-input
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+run: system $(RUN_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and start the box; flags in ARGS
+	@exec $(BIN)/breadbox serve $(MODEL) $(ARGS)
+
+test: system $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and run the tests; pytest flags in ARGS
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint test ## lint, types, import contracts and tests: what CI runs
+
+lint: $(DEV_STAMP) ## lint, types and import contracts only
+	@echo "checking style, types and imports"
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+golden: $(DEV_STAMP) ## write llama.cpp's token ids into tests/unit/golden again (builds llama.cpp: minutes)
+	@echo "installing llama.cpp's tokenizer" && $(call quietly,$(pip_install) -e '.[golden]')
+	@$(BIN)/python -m tests.unit.golden.make_llamacpp_ids
+
+clean: ## remove everything that the other targets made
+	@rm -rf .venv .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+system:
+	@.ci/system-packages
+
+$(VENV)/bin/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+	  || { echo "Python 3.11 is needed; PYTHON=… names one ($(PYTHON) is none)" >&2; exit 1; }
+	@echo "making a virtual environment in $(VENV)"
+	@"$(PYTHON)" -m venv $(VENV)
+
+$(RUN_STAMP): | $(VENV)/bin/python
+	@echo "installing the Python packages (torch is the big one; a few minutes on a slow line)"
+	@$(call quietly,$(pip_install) -e '.[engine]')
+	@rm -f $(VENV)/.stamp-* && touch $@
+
+$(DEV_STAMP): $(RUN_STAMP)
+	@echo "installing the packages for tests and checks"
+	@$(call quietly,$(pip_install) -e '.[engine$(comma)dev]')
+	@touch $@
+
+comma := ,
+
+native: $(RUN_STAMP)
+	@$(BIN)/python -m engine.kernels.native.build > $(LOG) 2>&1 \
+	  || { tail -n 3 $(LOG); echo "warning: without the compiled CPU kernels the engine is several times slower"; } >&2
+
+$(DEFAULT_MODEL)/manifest.json: | $(RUN_STAMP)
+	@echo "baking the default model into $(DEFAULT_MODEL)"
+	@$(BIN)/breadbox bake default --out $(DEFAULT_MODEL)
