@@ -40,6 +40,8 @@ Norm weights are contiguous tensors in the model's dtype, on its device. Norms, 
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -50,23 +52,32 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.kernels.batch import AttentionSpec, StepBatch
+from engine.kernels.native.library import load_library
+from engine.kernels.native.targets import is_built
 
 Weight = Any
 Table = Any
 KVLayer = Any
 
+logger = logging.getLogger(__name__)
+
+
+def _modules(folder: str, *implementations: str) -> dict[str, str]:
+    return {implementation: f"engine.kernels.{folder}.{implementation}" for implementation in implementations}
+
+
 CATALOGUE: dict[str, dict[str, str]] = {
     # op: {implementation: module}
-    "prepare_linear": {"reference": "engine.kernels.linear.reference"},
-    "prepare_gate_up": {"reference": "engine.kernels.linear.reference"},
-    "prepare_embedding": {"reference": "engine.kernels.embedding.reference"},
-    "kv_block_bytes": {"reference": "engine.kernels.attend.reference"},
-    "make_kv_cache": {"reference": "engine.kernels.attend.reference"},
-    "embedding": {"reference": "engine.kernels.embedding.reference"},
-    "norm_linear": {"reference": "engine.kernels.linear.reference"},
-    "norm_linear_swiglu": {"reference": "engine.kernels.linear.reference"},
-    "linear_add_": {"reference": "engine.kernels.linear.reference"},
-    "attend": {"reference": "engine.kernels.attend.reference"},
+    "prepare_linear": _modules("linear", "reference", "cpu"),
+    "prepare_gate_up": _modules("linear", "reference", "cpu"),
+    "prepare_embedding": _modules("embedding", "reference", "cpu"),
+    "kv_block_bytes": _modules("attend", "reference", "cpu"),
+    "make_kv_cache": _modules("attend", "reference", "cpu"),
+    "embedding": _modules("embedding", "reference", "cpu"),
+    "norm_linear": _modules("linear", "reference", "cpu"),
+    "norm_linear_swiglu": _modules("linear", "reference", "cpu"),
+    "linear_add_": _modules("linear", "reference", "cpu"),
+    "attend": _modules("attend", "reference", "cpu"),
 }
 
 SHAPES: dict[str, str] = {
@@ -116,6 +127,9 @@ def make_shapes(op: str) -> list[Any]:
 def choose_implementation(device_type: str) -> str:
     """The fastest implementation that has every op on this kind of device."""
     for implementation in PREFERENCES[device_type]:
+        if implementation == "cpu" and not is_built():
+            logger.warning("cpu kernels not built, using slow reference ops: run python -m engine.kernels.native.build")
+            continue
         if all(implementation in modules for modules in CATALOGUE.values()):
             return implementation
     raise ConfigError(f"no implementation has every op on device {device_type}")
@@ -124,3 +138,11 @@ def choose_implementation(device_type: str) -> str:
 def resolve_ops(implementation: str) -> Ops:
     """Every op of one implementation; weights prepared by one cannot be used with another."""
     return Ops(implementation, **{op: load_op(op, implementation) for op in CATALOGUE})
+
+
+def set_num_threads(implementation: str, threads: int | None) -> None:
+    """Threads that the ops of an implementation use; None: one for each core that the process may use."""
+    if implementation == "cpu":
+        load_library().set_num_threads(threads)
+        threads = 1  # torch has only small things left to do, and a second pool of spinning threads would cost more
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))

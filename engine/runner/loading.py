@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 
 import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.kernels import Ops, choose_implementation, resolve_ops
+from engine.kernels import Ops, choose_implementation, resolve_ops, set_num_threads
 from engine.layers.build import Build
 from engine.messages import SamplingParams
 from engine.models.config import ModelConfig, load_model_config
@@ -48,11 +47,11 @@ class LoadPlan:
 def load_runner(config: EngineConfig, progress: Progress, implementation: str | None) -> ModelRunner:
     """See `engine.runner.make_runner`."""
     progress("loading weights", 0.0)
-    torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     weights = MappedWeights(
         config.model_path / "model.safetensors", lambda share: progress("loading weights", LOADED_PERCENT * share)
     )
     plan = make_plan(config, weights.dtype, implementation)
+    set_num_threads(plan.ops.implementation, config.num_threads)
     # Fails before the weights are touched where the cache would be too small.
     num_blocks = count_blocks(config, plan.block_bytes, plan.max_model_len, plan.device)
     with torch.inference_mode():

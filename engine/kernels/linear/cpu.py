@@ -1,0 +1,76 @@
+"""Linear layers by the C++ library: weights packed in blocks of 16 output channels.
+
+Float weights keep the file's own precision (a bfloat16 checkpoint is read as bfloat16: exact, half the bytes) and are
+multiplied with float32 activations and sums. A `PackedWeight` (baked, perhaps quantized) is taken as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels.native.library import Epilogue, load_library
+from engine.kernels.native.packing import PackedWeight, exact_format, pack
+
+
+def prepare_linear(
+    weight: Tensor | PackedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> PackedWeight:
+    """Pack [N, K]; `dtype` and `device` say nothing here: activations are converted where they are not float32."""
+    return _prepare(weight, bias, is_gate_up=False)
+
+
+def prepare_gate_up(
+    weight: Tensor | PackedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> PackedWeight:
+    """Pack gate rows, then up rows [2I, K], interleaved by eights."""
+    return _prepare(weight, bias, is_gate_up=True)
+
+
+def norm_linear(x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight) -> Tensor:
+    """rms_norm(x[T, K]) @ W^T + bias as [T, N]; no norm where norm_weight is None."""
+    return _product(x, norm_weight, eps, weight, Epilogue.STORE)
+
+
+def norm_linear_swiglu(x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight) -> Tensor:
+    """silu(gate) * up of the projection of x[T, K] to gate and up, as [T, I]."""
+    return _product(x, norm_weight, eps, weight, Epilogue.SWIGLU)
+
+
+def linear_add_(residual: Tensor, a: Tensor, weight: PackedWeight) -> None:
+    """residual[T, N] += a[T, K] @ W^T + bias."""
+    if residual.dtype == torch.float32:
+        _call(a.float(), None, 0.0, weight, residual, Epilogue.ADD)
+    else:
+        residual.add_(norm_linear(a, None, 0.0, weight))
+
+
+def _prepare(weight: Tensor | PackedWeight, bias: Tensor | None, *, is_gate_up: bool) -> PackedWeight:
+    if isinstance(weight, PackedWeight):
+        return weight
+    return pack(weight, exact_format(weight.dtype), bias=bias, is_gate_up=is_gate_up)
+
+
+def _product(x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight, epilogue: Epilogue) -> Tensor:
+    out = torch.empty(x.shape[0], weight.num_outputs)
+    _call(x.float(), norm_weight, eps, weight, out, epilogue)
+    return out.to(x.dtype)
+
+
+def _call(
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight, out: Tensor, epilogue: Epilogue
+) -> None:
+    if x.shape[1] != weight.k or x.stride(1) != 1 or out.shape != (x.shape[0], weight.num_outputs):
+        raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} do not fit a weight [{weight.n}, {weight.k}]")
+    norm = None if norm_weight is None else norm_weight.float()
+    load_library().linear(
+        x.data_ptr(),
+        x.stride(0),
+        None if norm is None else norm.data_ptr(),
+        eps,
+        weight.address,
+        x.shape[0],
+        out.data_ptr(),
+        out.stride(0),
+        epilogue,
+    )

@@ -1,0 +1,299 @@
+// Linear layers: rows are converted once for the weight's format, then multiplied tile by tile.
+//
+// A tile is a few rows times one or two blocks of 16 output channels, accumulated in registers over all of k in
+// ascending order. So an output's sum runs in the same order in every tile shape, whatever rows are beside it.
+#include "linear.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace bb {
+namespace {
+
+// ---- activations ----
+
+// x (normed) into y[padded_k], zeros at the end.
+void convert_row(const float* x, const float* norm, float eps, int k, int padded, float* y) {
+    F inverse = set(1.0f);
+    const int whole = k / LANES * LANES, rest = k - whole;
+    if (norm) {
+        F squares = zero();
+        for (int i = 0; i < whole; i += LANES) squares = fma(load(x + i), load(x + i), squares);
+        if (rest) squares = fma(load_part(x + whole, rest), load_part(x + whole, rest), squares);
+        inverse = set(1.0f / std::sqrt(sum_lanes(squares) / float(k) + eps));
+    }
+    const auto scaled = [&](F value, F weight) { return norm ? mul(mul(value, inverse), weight) : value; };
+    for (int i = 0; i < whole; i += LANES) store(y + i, scaled(load(x + i), norm ? load(norm + i) : inverse));
+    int end = whole;
+    if (rest) {
+        store(y + whole, scaled(load_part(x + whole, rest), norm ? load_part(norm + whole, rest) : inverse));
+        end += LANES;
+    }
+    for (; end < padded; end += LANES) store(y + end, zero());
+}
+
+constexpr float SMALLEST = 1e-30f;  // below, a group counts as zero: the inverse of its scale would overflow
+
+// One group of 32 values as integers of at most `top`, with the scale that gives the values back.
+template <class Store>
+void quantize_group(const float* y, float top, float& scale, float& sum, Store&& store_codes) {
+    const F first = load(y), second = load(y + LANES);
+    // max passes on a NaN of its second argument only; the product with zero brings in one of the first.
+    const float largest = max_lanes(fma(first, zero(), max(abs(first), abs(second))));
+    scale = largest / top;
+    const F inverse = set(largest > SMALLEST ? top / largest : 0.0f);
+    const I a = round_to_int(mul(first, inverse)), b = round_to_int(mul(second, inverse));
+    sum = scale * sum_lanes(add(to_float(a), to_float(b)));
+    store_codes(0, a);
+    store_codes(LANES, b);
+}
+
+void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>& scratch) {
+    const int padded = padded_k(*op.w), groups = num_groups(*op.w), format = op.w->format;
+    const int64_t at = int64_t(row) * padded;
+    const bool is_float = format <= BB_FLOAT16;
+    if (!is_float && int(scratch.size()) < padded) scratch.resize(size_t(padded));
+    float* y = is_float ? out.values.data() + at : scratch.data();
+    convert_row(op.x + row * op.ldx, op.norm, op.eps, op.w->k, padded, y);
+    if (is_float) return;
+    for (int g = 0; g < groups; g++) {
+        float &scale = out.scale[size_t(row) * groups + g], &sum = out.sum[size_t(row) * groups + g];
+        if (format == BB_INT4_A8)
+            quantize_group(y + g * GROUP, 127.0f, scale, sum,
+                           [&](int i, I codes) { store_int8_quads(out.int8.data() + at + g * GROUP + i, codes); });
+        else
+            quantize_group(y + g * GROUP, 32767.0f, scale, sum,
+                           [&](int i, I codes) { store_int16(out.int16.data() + at + g * GROUP + i, codes); });
+    }
+}
+
+// ---- micro-kernels: R rows times B blocks of 16 channels, added to acc ----
+
+template <int R, int B>
+using Acc = F[R][B];
+
+template <int FORMAT, int R, int B>
+BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t block, int groups, Acc<R, B>& acc) {
+    for (int k = 0; k < groups * GROUP; k += 2, w += PAIR_BYTES<FORMAT>) {
+        F even[B], odd[B];
+        each<B>([&](auto n) { load_float_pair<FORMAT>(w + n * block, even[n], odd[n]); });
+        each<R>([&](auto m) {
+            const F a = set(x[m * ldx + k]);
+            each<B>([&](auto n) { acc[m][n] = fma(a, even[n], acc[m][n]); });
+        });
+        each<R>([&](auto m) {
+            const F a = set(x[m * ldx + k + 1]);
+            each<B>([&](auto n) { acc[m][n] = fma(a, odd[n], acc[m][n]); });
+        });
+    }
+}
+
+template <int R, int B>
+BB_INLINE void dot_int8(const int16_t* x, int64_t ldx, const float* xs, const uint8_t* w, int64_t block, int groups,
+                        Acc<R, B>& acc) {
+    for (int g = 0; g < groups; g++, x += GROUP, w += 2 * LANES) {
+        I sum[R][B];
+        each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_int(); }); });
+        for (int p = 0; p < GROUP; p += 2, w += 2 * LANES) {
+            Pairs b[B];
+            each<B>([&](auto n) { b[n] = load_int8_pairs(w + n * block); });
+            each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = dot(sum[m][n], b[n], x + m * ldx + p); }); });
+        }
+        F scale[B];
+        each<B>([&](auto n) { scale[n] = load_half(reinterpret_cast<const uint16_t*>(w + n * block)); });
+        each<R>([&](auto m) {
+            const F a = set(xs[m * groups + g]);
+            each<B>([&](auto n) { acc[m][n] = fma(to_float(sum[m][n]), mul(a, scale[n]), acc[m][n]); });
+        });
+    }
+}
+
+// Adds scale * integer sum + minimum * activation sum of one int4 group.
+template <int R, int B, class Sums>
+BB_INLINE void scale_int4(const Sums& sum, const uint8_t* tail, int64_t block, const float* xs, const float* xsum, int groups,
+                          Acc<R, B>& acc) {
+    F scale[B], minimum[B];
+    each<B>([&](auto n) {
+        const uint16_t* halves = reinterpret_cast<const uint16_t*>(tail + n * block);
+        scale[n] = load_half(halves);
+        minimum[n] = load_half(halves + LANES);
+    });
+    each<R>([&](auto m) {
+        const F a = set(xs[m * groups]), total = set(xsum[m * groups]);
+        each<B>([&](auto n) {
+            acc[m][n] = fma(total, minimum[n], fma(to_float(sum(m, n)), mul(a, scale[n]), acc[m][n]));
+        });
+    });
+}
+
+template <int R, int B>
+BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
+                        int groups, Acc<R, B>& acc) {
+    for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
+        I sum[R][B];
+        each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_int(); }); });
+        for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
+            Pairs b[B][4];
+            each<B>([&](auto n) { load_nibble_pairs(w + n * block, b[n]); });
+            each<4>([&](auto j) {
+                each<R>([&](auto m) {
+                    each<B>([&](auto n) { sum[m][n] = dot(sum[m][n], b[n][j], x + m * ldx + p + 2 * j); });
+                });
+            });
+        }
+        scale_int4<R, B>([&](int m, int n) { return sum[m][n]; }, w, block, xs + g, xsum + g, groups, acc);
+    }
+}
+
+template <int R, int B>
+BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
+                           int groups, Acc<R, B>& acc) {
+    for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
+        QuadSum sum[R][B];
+        each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_quads(); }); });
+        for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
+            Quads b[B][2];
+            each<B>([&](auto n) { load_nibble_quads(w + n * block, b[n]); });
+            each<2>([&](auto j) {
+                each<R>([&](auto m) {
+                    each<B>([&](auto n) { sum[m][n] = dot(sum[m][n], b[n][j], x + m * ldx + p + 4 * j); });
+                });
+            });
+        }
+        scale_int4<R, B>([&](int m, int n) { return widen(sum[m][n]); }, w, block, xs + g, xsum + g, groups, acc);
+    }
+}
+
+template <int FORMAT, int R, int B>
+BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int block, Acc<R, B>& acc) {
+    const int groups = num_groups(w);
+    const int64_t ldx = padded_k(w), at = row * ldx, scales = int64_t(row) * groups, stride = block_bytes(w);
+    const uint8_t* data = block_data(w, block);
+    if constexpr (FORMAT <= BB_FLOAT16) dot_float<FORMAT, R, B>(&a.values[at], ldx, data, stride, groups, acc);
+    if constexpr (FORMAT == BB_INT8) dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, acc);
+    if constexpr (FORMAT == BB_INT4)
+        dot_int4<R, B>(&a.int16[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, acc);
+    if constexpr (FORMAT == BB_INT4_A8)
+        dot_int4_a8<R, B>(&a.int8[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, acc);
+}
+
+// ---- epilogue and loops ----
+
+// Eight gates and their eight ups become eight outputs.
+__attribute__((noinline)) void finish_swiglu(F value, const Linear& op, int row, int block) {
+    const F product = mul(silu(value), upper_half_down(value));
+    const int at = block * (LANES / 2), count = std::min(LANES / 2, op.w->n / 2 - at);
+    float* y = op.y + row * op.ldy + at;
+    if (count == LANES / 2) store_lower_half(y, product);
+    else store_part(y, product, count);
+}
+
+__attribute__((noinline)) void finish_part(F value, const Linear& op, int row, int block) {
+    const int at = block * LANES, count = op.w->n - at;
+    float* y = op.y + row * op.ldy + at;
+    store_part(y, op.epilogue == BB_ADD ? add(load_part(y, count), value) : value, count);
+}
+
+// Writes one row's 16 channels of a block.
+BB_INLINE void finish(F value, const Linear& op, int row, int block) {
+    if (op.w->bias) value = add(value, load(op.w->bias + block * LANES));
+    if (op.epilogue == BB_SWIGLU) return finish_swiglu(value, op, row, block);
+    if ((block + 1) * LANES > op.w->n) return finish_part(value, op, row, block);
+    float* y = op.y + row * op.ldy + block * LANES;
+    store(y, op.epilogue == BB_ADD ? add(load(y), value) : value);
+}
+
+template <int FORMAT, int R, int B>
+__attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block) {
+    Acc<R, B> acc;
+    each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = zero(); }); });
+    multiply<FORMAT, R, B>(a, *op.w, row, block, acc);
+    each<R>([&](auto m) { each<B>([&](auto n) { finish(acc[m][n], op, row + m, block + n); }); });
+}
+
+// Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
+template <int FORMAT, int B>
+void panel(const Linear& op, const Activations& a, int begin, int end, int block, const uint8_t* next, int64_t next_bytes) {
+    const auto call = [&](auto rows, int row) {
+        prefetch(next, next_bytes);
+        next += next_bytes;
+        tile<FORMAT, rows, B>(op, a, row, block);
+    };
+    constexpr bool is_float = FORMAT <= BB_FLOAT16;
+    if constexpr (REGISTERS >= 32 && is_float) tile_rows<12, 8, 6, 4, 3, 2, 1>(begin, end, call);
+    else if constexpr (REGISTERS >= 32) tile_rows<8, 6, 4, 3, 2, 1>(begin, end, call);
+    else if constexpr (REGISTERS >= 8 && is_float) tile_rows<6, 4, 3, 2, 1>(begin, end, call);
+    else if constexpr (REGISTERS >= 8) tile_rows<4, 3, 2, 1>(begin, end, call);
+    else tile_rows<2, 1>(begin, end, call);
+}
+
+constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
+constexpr int PANEL_ROWS = 96;
+constexpr int ITEMS_PER_THREAD = 8;
+
+template <int FORMAT>
+void multiply_all(Member& member, const Linear& op, const Activations& a) {
+    const BBWeight& w = *op.w;
+    const int blocks = num_blocks(w), B = BLOCKS_PER_TILE;
+    const int chunk = ceil_div(std::max(1, blocks / (ITEMS_PER_THREAD * member.team_size())), B) * B;
+    const int chunks = ceil_div(blocks, chunk);
+    member.share(ceil_div(op.rows, PANEL_ROWS) * chunks, [&](int item) {
+        const int begin = item / chunks * PANEL_ROWS, end = std::min(op.rows, begin + PANEL_ROWS);
+        const int first = item % chunks * chunk, last = std::min(blocks, first + chunk);
+        // While a block is multiplied, the next one is fetched, a share with each tile; one tile: the hardware does it.
+        const int tiles = ceil_div(end - begin, 8);
+        const int64_t bytes = block_bytes(w);
+        int block = first;
+        for (; block + B <= last; block += B) {
+            const int64_t share = tiles > 1 && block + 2 * B <= blocks ? (bytes * B / tiles + 63) / 64 * 64 : 0;
+            panel<FORMAT, B>(op, a, begin, end, block, block_data(w, block + B), share);
+        }
+        for (; block < last; block++) panel<FORMAT, 1>(op, a, begin, end, block, nullptr, 0);
+    });
+}
+
+void multiply_all(Member& member, const Linear& op, const Activations& a) {
+    switch (op.w->format) {
+        case BB_FLOAT32: return multiply_all<BB_FLOAT32>(member, op, a);
+        case BB_BFLOAT16: return multiply_all<BB_BFLOAT16>(member, op, a);
+        case BB_FLOAT16: return multiply_all<BB_FLOAT16>(member, op, a);
+        case BB_INT8: return multiply_all<BB_INT8>(member, op, a);
+        case BB_INT4: return multiply_all<BB_INT4>(member, op, a);
+        case BB_INT4_A8: return multiply_all<BB_INT4_A8>(member, op, a);
+    }
+}
+
+template <class Vector>
+void grow(Vector& v, int64_t size) {
+    if (int64_t(v.size()) < size) v.resize(size_t(size));
+}
+
+constexpr int ROWS_PER_ITEM = 8, OWN_ROWS = 2;
+
+}  // namespace
+
+void Activations::reserve(int64_t rows, const BBWeight& w) {
+    const int64_t padded = padded_k(w);
+    if (w.format <= BB_FLOAT16) return grow(values, rows * padded);
+    grow(scale, rows * num_groups(w));
+    grow(sum, rows * num_groups(w));
+    if (w.format == BB_INT4_A8) grow(int8, rows * padded);
+    else grow(int16, rows * padded);
+}
+
+void linear(Member& member, const Linear& op, Activations& shared) {
+    static thread_local Activations own;
+    static thread_local std::vector<float> scratch;
+    if (op.rows <= OWN_ROWS) {  // every member prepares for itself: cheaper than to wait for one another
+        own.reserve(op.rows, *op.w);
+        for (int row = 0; row < op.rows; row++) prepare_row(op, row, own, scratch);
+        return multiply_all(member, op, own);
+    }
+    member.share(ceil_div(op.rows, ROWS_PER_ITEM), [&](int item) {
+        const int end = std::min(op.rows, (item + 1) * ROWS_PER_ITEM);
+        for (int row = item * ROWS_PER_ITEM; row < end; row++) prepare_row(op, row, shared, scratch);
+    });
+    multiply_all(member, op, shared);
+}
+
+}  // namespace bb

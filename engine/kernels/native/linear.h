@@ -1,0 +1,36 @@
+// y (op)= rms_norm(x) W^T + bias for packed weights; called by every member of a team.
+#pragma once
+
+#include <vector>
+
+#include "threads.h"
+#include "weights.h"
+
+namespace bb {
+
+// Rows of x converted to what a weight format multiplies with; `padded_k` values a row.
+struct Activations {
+    std::vector<float> values;     // float formats
+    std::vector<int16_t> int16;    // int8, int4
+    std::vector<int8_t> int8;      // int4_a8
+    std::vector<float> scale, sum;  // a group of 32: of the integers, and scale times their sum
+
+    void reserve(int64_t rows, const BBWeight& w);
+};
+
+struct Linear {
+    const float* x;  // [rows, w.k], rows ldx apart
+    int64_t ldx;
+    const float* norm;  // [w.k]; null: no norm
+    float eps;
+    const BBWeight* w;
+    int rows;
+    float* y;  // [rows, w.n], or [rows, w.n / 2] for BB_SWIGLU; rows ldy apart
+    int64_t ldy;
+    int epilogue;
+};
+
+// `shared` must hold `reserve(rows, w)`.
+void linear(Member& member, const Linear& op, Activations& shared);
+
+}  // namespace bb

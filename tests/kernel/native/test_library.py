@@ -1,0 +1,67 @@
+"""The library as a process-wide thing: choosing a build, threads, forks, callers on several threads, argmax."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from engine.errors import ConfigError
+from engine.kernels.native.library import Format, Library, NativeError, load_library
+from engine.kernels.native.packing import pack
+from engine.kernels.native.targets import isas, runs_here
+from tests.kernel.native.test_linear import run
+
+
+def test_the_best_build_for_this_cpu_is_loaded() -> None:
+    best = next(isa for isa in isas() if runs_here(isa))
+    assert load_library().isa == best.name
+
+
+def test_an_unknown_build_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'abacus'.*run python -m engine.kernels.native.build"):
+        load_library("abacus")
+
+
+def test_number_of_threads(library: Library) -> None:
+    library.set_num_threads(3)
+    assert library.num_threads == 3
+    library.set_num_threads(None)
+    assert library.num_threads == len(os.sched_getaffinity(0))
+    with pytest.raises(NativeError, match="num_threads must be 0 … 1024, not -1"):
+        library.set_num_threads(-1)
+
+
+def test_callers_on_several_threads_take_turns(library: Library) -> None:
+    weight, x = pack(torch.randn(96, 64), Format.INT8), torch.randn(40, 64)
+    wanted = run(library, weight, x)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: run(library, weight, x), range(200)):
+            assert torch.equal(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_its_own_threads(library: Library) -> None:
+    library.set_num_threads(2)
+    weight, x = pack(torch.randn(96, 64), Format.INT8), torch.randn(40, 64)
+    wanted = run(library, weight, x)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(run(library, weight, x), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 16, 17, 1000, 49152])
+def test_argmax(library: Library, vocab: int) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(5, vocab)
+    logits[1] = 3.0  # all equal: the first
+    logits[2, vocab // 2 :] = 9.0
+    logits[3] = float("-inf")
+    logits[4, 0] = float("nan")
+    out = torch.full((5,), -1, dtype=torch.int64)
+    library.argmax(logits.data_ptr(), 5, vocab, out.data_ptr())
+    wanted = torch.where(logits.isnan(), float("-inf"), logits).argmax(-1)
+    assert torch.equal(out, wanted)
