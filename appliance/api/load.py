@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from appliance.api.auth import get_route_path
-from appliance.api.responses import json_response
+from appliance.api.json_response import json_response
 from appliance.api.state import get_state
 from appliance.metrics import ApiMetrics
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from appliance.api.responses import json_response
+from appliance.api.json_response import json_response
 from appliance.api.served_model import ServedModel
 from appliance.api.state import get_state
 

@@ -12,12 +12,12 @@ from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel
 from appliance.errors import ContextLengthError
 
-INLINE_CHARS = 65_536
+INLINE_CHARS = 8_192
 T = TypeVar("T")
 
 
 async def off_loop(size_chars: int, work: Callable[[], T]) -> T:
-    """Run `work` here if the text is small (a thread would cost more), else in a thread."""
+    """Run `work` here if the text is small (milliseconds at most), else in a thread."""
     return work() if size_chars <= INLINE_CHARS else await asyncio.to_thread(work)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from appliance.api.fields import MAX_INT64, MIN_INT64, Integer, RequestFields, StreamOptions, refuse
+from appliance.api.fields import MAX_INT64, MIN_INT64, Integer, StreamOptions, refuse
 from appliance.api.served_model import ServedModel
+from appliance.api.structured_outputs import ConstraintFields
 from appliance.api.token_fields import check_token_ids, encode_bad_words, read_logit_bias
 from appliance.settings import Settings
 from engine.messages import SamplingParams
@@ -17,7 +18,7 @@ GREEDY_BELOW = 1e-5
 MAX_LOGPROB_TOKEN_IDS = 128
 
 
-class SamplingFields(RequestFields):
+class SamplingFields(ConstraintFields):
     """Fields of a generation request; each range is checked here or, where it depends on the box, by `check`."""
 
     model: str | None = None
@@ -30,7 +31,7 @@ class SamplingFields(RequestFields):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: Integer | None = Field(None, ge=-1, le=MAX_INT64)
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     seed: Integer | None = Field(None, ge=MIN_INT64, le=MAX_INT64)
@@ -57,16 +58,6 @@ class SamplingFields(RequestFields):
     cache_salt: str | None = None
     request_id: str | None = None
     use_beam_search: bool = False
-    response_format: dict[str, Any] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_constraints(cls, value: Any) -> Any:
-        """Fields that constrain the answer must never be ignored in silence."""
-        for name in _CONSTRAINTS:
-            if isinstance(value, dict) and value.get(name) is not None:
-                raise refuse(name, "is not available yet: this server does not constrain answers")
-        return value
 
     @property
     def stop_strings(self) -> list[str]:
@@ -85,7 +76,8 @@ class SamplingFields(RequestFields):
 
     def check(self, settings: Settings, model: ServedModel) -> None:
         """Raises InvalidRequestError for what the schema alone cannot see."""
-        self._check_format()
+        if self.use_beam_search:
+            raise refuse("use_beam_search", "is not supported")
         self._check_stream(settings)
         _check_range("n", self.n, 1, settings.max_n)
         check_logprobs("prompt_logprobs", self.prompt_logprobs, settings)
@@ -96,15 +88,6 @@ class SamplingFields(RequestFields):
             1 <= len(self.cache_salt) <= 128 and not set("@/\\\0") & set(self.cache_salt)
         ):
             raise refuse("cache_salt", "must be 1 to 128 characters without @, /, \\ and NUL")
-
-    def _check_format(self) -> None:
-        if self.use_beam_search:
-            raise refuse("use_beam_search", "is not supported")
-        kind = (self.response_format or {}).get("type", "text" if self.response_format is None else None)
-        if kind in ("json_object", "json_schema", "structural_tag"):
-            raise refuse("response_format", f"{kind} is not available yet: this server does not constrain answers")
-        if kind != "text":
-            raise refuse("response_format.type", "must be text, json_object, json_schema or structural_tag")
 
     def _check_stream(self, settings: Settings) -> None:
         if self.stream_options is not None and not self.stream:
@@ -166,24 +149,13 @@ class SamplingFields(RequestFields):
             logprobs=self.num_logprobs,
             prompt_logprobs=self.num_prompt_logprobs,
             logprob_token_ids=self.logprob_token_ids,
+            grammar=self.make_grammar(),
         )
 
     def _top_k(self, model: ServedModel) -> int:
         top_k = _or_default(self.top_k, model.defaults.top_k)
         # Both 0 and -1 mean off; more than the vocabulary is the same as off.
         return int(top_k) if 0 < top_k < model.vocab_size else 0
-
-
-_CONSTRAINTS = (
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json_object",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-)
 
 
 def _or_default(value: float | None, default: float) -> float:

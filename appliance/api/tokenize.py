@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from appliance.api.chat.prompt import make_chat_prompt
-from appliance.api.chat.schemas import PromptFields
+from appliance.api.conversation.prompt import make_chat_prompt
+from appliance.api.conversation.schemas import PromptFields
 from appliance.api.fields import MAX_INT64, Integer, RequestFields
+from appliance.api.json_response import json_response
 from appliance.api.openapi import describe_body
 from appliance.api.prompt import off_loop
 from appliance.api.request_body import json_body, read_object, validate
-from appliance.api.responses import json_response
 from appliance.api.served_model import ServedModel
 from appliance.api.state import get_state
 from appliance.api.token_fields import check_token_ids

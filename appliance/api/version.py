@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from appliance import __version__
-from appliance.api.responses import json_response
+from appliance.api.json_response import json_response
 
 router = APIRouter(tags=["probes"])
 

@@ -159,11 +159,13 @@ class Tokenizer:
 
 
 def _ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    # A batch, because `encode` keeps the interpreter locked: a long text in a thread would stop every stream.
     try:
-        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        [encoding] = backend.encode_batch_fast([text], add_special_tokens=False)
     except (UnicodeEncodeError, TypeError):  # lone surrogates, which JSON can spell and UTF-8 cannot
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids = backend.encode(whole, add_special_tokens=False).ids
+        [encoding] = backend.encode_batch_fast([whole], add_special_tokens=False)
+    ids: list[int] = encoding.ids
     return ids
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
-from appliance.api.chat.schemas import ChatRequest
 from appliance.api.completions.schemas import CompletionRequest
+from appliance.api.conversation.schemas import ChatRequest
 from tests.api.harness import NAME, Box
 
 SCALARS = st.one_of(

@@ -13,6 +13,7 @@ from engine.messages import GenerateRequest, RequestOutput
 from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, AsgiCall, Box, assert_error, read_events
 from tests.api.scripted_engine import EOS, ScriptedEngine
+from tests.fakes import Answer, FakeEngine
 
 CHAT = "/v1/chat/completions"
 BODY = {
@@ -221,6 +222,47 @@ async def test_stream_interval_loses_nothing_on_an_error(make_box: MakeBox) -> N
 
 async def test_no_comment_while_data_flows(box: Box) -> None:
     assert ": keep-alive" not in (await box.chat(stream=True, max_tokens=50)).text
+
+
+async def test_b32_a_client_that_leaves_while_it_is_queued(make_box: MakeBox) -> None:
+    engine = ScriptedEngine(gate=asyncio.Semaphore(0))
+    box = await make_box(engine)
+    async with AsgiCall(box.app, CHAT, BODY) as call:
+        await engine.arrivals.acquire()
+        call.leave()
+        await asyncio.wait_for(call.task, 5)
+    assert not engine.running
+    assert len(engine.aborted) == 1
+
+
+async def test_a_lost_engine_is_only_a_pause(make_box: MakeBox) -> None:
+    lives = iter([2, None])
+    answer: dict[str, Any] = {"token_ids": [19556, 2382, 4461, 2382], "finish_reason": "length"}
+    box = await make_box(FakeEngine(lambda request: Answer(**answer, lost_after=next(lives))))
+    chunks = read_events((await box.chat(stream=True)).text)
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Hello red blue red"
+    assert [len(request.resumed_token_ids) for request in box.engine.requests] == [0, 2]
+
+
+async def test_a_long_prompt_does_not_stop_other_streams(make_box: MakeBox) -> None:
+    box = await make_box(max_model_len=10**9)
+    loop, gaps = asyncio.get_running_loop(), [0.0]
+
+    async def tick() -> None:
+        last = loop.time()
+        while True:
+            await asyncio.sleep(0.001)
+            gaps.append(loop.time() - last)
+            last = loop.time()
+
+    ticker = asyncio.create_task(tick())
+    started = loop.time()
+    messages = [{"role": "user", "content": "你好世界" * 100_000}]
+    assert (await box.chat(messages=messages, max_tokens=1)).status_code == 200
+    duration_s = loop.time() - started
+    ticker.cancel()
+    # Tokenizing takes most of the time; only short parts of it may keep the loop waiting.
+    assert max(gaps) < duration_s / 2
 
 
 @pytest.mark.parametrize("stream", [True, False])

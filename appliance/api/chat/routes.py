@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from appliance.api.chat.schemas import ChatRequest
-from appliance.api.chat.serving import collect_chat, start_chat
+from appliance.api.chat.serving import collect_chat
 from appliance.api.chat.streaming import ChatPrinter
+from appliance.api.conversation.job import start_chat
+from appliance.api.conversation.schemas import ChatRequest
+from appliance.api.json_response import json_response
 from appliance.api.openapi import describe_body
 from appliance.api.request_body import json_body
-from appliance.api.responses import json_response
 from appliance.api.state import get_state, name_request
 from appliance.api.streaming import EventStreamResponse
 

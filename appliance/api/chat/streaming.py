@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.api.chat.serving import ChatJob, print_prompt_fields
+from appliance.api.chat.serving import print_prompt_fields
 from appliance.api.choice_stream import Batch
+from appliance.api.conversation.job import ChatJob
 from appliance.api.logprobs import chat_logprobs
 from appliance.api.streaming import sse
 from appliance.api.usage import make_usage

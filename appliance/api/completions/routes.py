@@ -10,9 +10,9 @@ from starlette.responses import Response
 from appliance.api.completions.schemas import CompletionRequest
 from appliance.api.completions.serving import collect_completion, start_completion
 from appliance.api.completions.streaming import CompletionPrinter
+from appliance.api.json_response import json_response
 from appliance.api.openapi import describe_body
 from appliance.api.request_body import json_body
-from appliance.api.responses import json_response
 from appliance.api.state import get_state, name_request
 from appliance.api.streaming import EventStreamResponse
 

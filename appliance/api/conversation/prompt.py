@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.api.chat.messages import read_messages
-from appliance.api.chat.schemas import PromptFields
+from appliance.api.conversation.messages import read_messages
+from appliance.api.conversation.schemas import PromptFields
 from appliance.api.prompt import INLINE_CHARS, check_characters, off_loop
 from appliance.api.served_model import ServedModel
 from appliance.errors import InvalidRequestError

@@ -1,0 +1,87 @@
+"""One chat request from its fields to a running generation. Printing what it says is each protocol's job."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from appliance.api.choice_stream import ChoiceStream
+from appliance.api.conversation.prompt import ChatPrompt, make_chat_prompt
+from appliance.api.conversation.schemas import ChatRequest
+from appliance.api.generation_spec import make_spec
+from appliance.api.logprobs import TokenPrinter
+from appliance.api.prompt import fit_prompt, limit_output
+from appliance.api.request_ids import make_object_id
+from appliance.api.served_model import ServedModel
+from appliance.api.state import ApiState
+from appliance.api.usage import make_usage
+from appliance.generation import Generation
+
+
+@dataclass
+class ChatJob:
+    """One chat request on its way: what was asked, of which model, and the generation that answers it."""
+
+    request: ChatRequest
+    model: ServedModel
+    prompt: ChatPrompt
+    prompt_token_ids: list[int]
+    generation: Generation
+    printer: TokenPrinter
+    response_role: str
+    reports_cached: bool
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def make_stream(self) -> ChoiceStream:
+        """The events of all choices."""
+        return ChoiceStream([self.generation], self.request.n)
+
+    @property
+    def role(self) -> str:
+        """The answer's role: the last message's own where the answer continues it."""
+        return self.response_role if self.request.opens_answer else self.prompt.last_role
+
+    @property
+    def echoed(self) -> str:
+        """The text that every choice begins with under ``echo``."""
+        return self.prompt.last_content if self.request.echo and self.prompt.last_role == self.role else ""
+
+    def describe(self) -> str:
+        """For the log: numbers only, nothing of the conversation."""
+        num_output = sum(self.generation.num_output_tokens)
+        return f"model={self.model.name} prompt_tokens={len(self.prompt_token_ids)} output_tokens={num_output}"
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens so far, over all choices."""
+        generation = self.generation
+        cached = (generation.num_cached_tokens or 0) if self.reports_cached else None
+        return make_usage(len(self.prompt_token_ids), sum(generation.num_output_tokens), cached)
+
+
+async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
+    """Everything that can be wrong with a request is found here, before anything is sent or generated.
+
+    Raises APIError.
+    """
+    state.drain.check()
+    model = state.models.get(request.model)
+    request.check(state.settings, model)
+    prompt = await make_chat_prompt(request, model, is_bounded=request.truncate_prompt_tokens is None)
+    token_ids = fit_prompt(prompt.token_ids, model, request, param="messages")
+    param, asked = request.asked_max_tokens
+    asked = model.defaults.max_tokens if asked is None else asked
+    object_id = make_object_id("chatcmpl")
+    spec = make_spec(request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), object_id)
+    return ChatJob(
+        request=request,
+        model=model,
+        prompt=prompt,
+        prompt_token_ids=token_ids,
+        generation=state.make_generation(model, spec),
+        printer=state.make_printer(model, request),
+        response_role=state.settings.response_role,
+        reports_cached=state.settings.enable_prompt_tokens_details,
+        id=object_id,
+    )
