@@ -55,7 +55,7 @@ class Tool(RequestFields):
 
 
 class PromptFields(RequestFields):
-    """What becomes the prompt. ``messages`` is checked by `chat.messages`, which names the exact place of a fault."""
+    """What becomes the prompt. ``messages`` is checked by `conversation.messages`, which names the exact place of a fault."""
 
     messages: list[Any] = Field(
         min_length=1,
