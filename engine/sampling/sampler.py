@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from engine.messages import TokenLogprobs
@@ -20,6 +21,7 @@ from engine.sampling.truncation import kept_ids, truncates
 from engine.step import StepRow
 
 MIN_TEMPERATURE = 1e-5  # below it a division overflows and the draw is the argmax anyway
+ROUNDING = 1e-2  # slack of a bound compared in float32
 NEAR = 4.0  # a first guess at the winner comes from tokens this close to the likeliest
 
 
@@ -73,6 +75,10 @@ def draw(logits: Tensor, row: StepRow) -> int:
     sampling = row.sampling
     position = len(row.output_token_ids)
     scaled = logits / sampling.temperature
+    if not torch.isfinite(scaled.max()):
+        return int(
+            scaled.argmax()
+        )  # an overflow in half precision costs this request its sense, not the engine its life
     ids = kept_ids(scaled, sampling) if truncates(sampling) else _contenders(scaled, sampling.seed, position)
     scores = scaled[ids].double() + gumbel(sampling.seed, position, ids)
     return int(ids[scores.argmax()])
@@ -82,7 +88,7 @@ def _contenders(scaled: Tensor, seed: int, position: int) -> Tensor:
     """Ids that can win: noise is bounded, so most of a vocabulary is out before any noise is made for it."""
     near = (scaled >= scaled.max() - NEAR).nonzero().flatten()
     best = (scaled[near].double() + gumbel(seed, position, near)).max()
-    return (scaled.double() >= best - MAX_GUMBEL - 1e-6).nonzero().flatten()
+    return (scaled >= float(best) - MAX_GUMBEL - ROUNDING).nonzero().flatten()
 
 
 def _is_greedy(row: StepRow) -> bool:

@@ -102,6 +102,14 @@ def test_tiny_temperature_is_greedy() -> None:
     assert pick(torch.tensor([[0.0, 1e4, 9e3]]), row(temperature=1e-6)) == [1]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), NEVER])
+def test_an_overflow_yields_some_token(value: float) -> None:
+    logits = torch.zeros(1, 50)
+    logits[0, 10 if value != NEVER else slice(None)] = value
+    (token_id,) = pick(logits, row(temperature=1.0, top_p=0.9))
+    assert 0 <= token_id < 50
+
+
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     torch.manual_seed(1)
     logits = torch.randn(24, 5003) * 3

@@ -61,6 +61,5 @@ def test_a_seed_decides_whatever_happens_around(smollm2_engine: Engine) -> None:
 def test_resumed_in_the_middle(smollm2_engine: Engine) -> None:
     expected = smollm2_engine.start().generate([seeded()])["subject"].token_ids
     run = smollm2_engine.start()
-    for done in (1, 11, 23):
-        request = make_request("subject", PROMPT, expected[:done], temperature=1.0, seed=99, max_tokens=24)
-        assert run.generate([request])["subject"].token_ids == expected[done:]
+    request = make_request("subject", PROMPT, expected[:11], temperature=1.0, seed=99, max_tokens=24)
+    assert run.generate([request])["subject"].token_ids == expected[11:]
