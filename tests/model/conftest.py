@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from engine.kernels.native.targets import is_built
 from tests.model.driver import Engine
 from tests.tiny_models import TinyModel, make_tiny_model
 
@@ -28,13 +29,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]
     return cache(lambda name: make_tiny_model(name, tmp_path_factory.mktemp(name)))
 
 
-@pytest.fixture(scope="session")
-def tiny_engine(tiny: Callable[[str], TinyModel]) -> Callable[[str], Engine]:
-    """Its engine, with the reference ops in float32."""
-    return cache(lambda name: Engine(tiny(name).baked))
+@pytest.fixture(scope="session", params=["reference", "cpu"])
+def implementation(request: pytest.FixtureRequest) -> str:
+    """The ops to use: what is promised in float32 holds for torch and for the C++ library."""
+    if request.param == "cpu" and not is_built():
+        pytest.skip("the C++ library is not built: python -m engine.kernels.native.build")
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def smollm2_engine(smollm2: Path) -> Engine:
-    """The default model's engine, with the reference ops in float32."""
-    return Engine(smollm2, max_model_len=512, num_gpu_blocks_override=512)
+def tiny_engine(tiny: Callable[[str], TinyModel], implementation: str) -> Callable[[str], Engine]:
+    """The engine of a tiny model by its name, in float32."""
+    return cache(lambda name: Engine(tiny(name).baked, implementation))
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2: Path, implementation: str) -> Engine:
+    """The default model's engine in float32."""
+    return Engine(smollm2, implementation, max_model_len=512, num_gpu_blocks_override=512)
