@@ -1,10 +1,13 @@
-"""One table maps exception classes to answers; every error leaves in the same envelope, streamed or not."""
+"""One table maps exception classes to answers; every error leaves in its protocol's envelope, streamed or not.
+
+That is OpenAI's but for the paths that the application lists in `ApiState.envelopes`.
+"""
 
 from __future__ import annotations
 
 import http
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +15,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from appliance.api.auth import get_route_path
 from appliance.errors import (
     APIError,
     AuthenticationError,
@@ -25,6 +30,7 @@ from appliance.errors import (
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+Envelope = Callable[[APIError, str], bytes]  # of an error and the request's id
 
 _MAX_MESSAGE_CHARS = 1000
 _CLIENT_CLOSED = 499
@@ -41,32 +47,50 @@ def as_api_error(error: Exception) -> APIError:
 
 
 def encode_error(error: APIError) -> bytes:
-    """The envelope as JSON; long messages are cut so that no caller's data is thrown back at length."""
+    """OpenAI's envelope as JSON."""
     envelope = error.envelope()
-    message = envelope["error"]["message"] or ""
-    if len(message) > _MAX_MESSAGE_CHARS:
-        envelope["error"]["message"] = message[: _MAX_MESSAGE_CHARS - 1] + "…"
+    envelope["error"]["message"] = shown_message(error)
     return msgspec.json.encode(envelope)
 
 
-def error_response(error: APIError) -> Response:
-    """The HTTP answer for `error`."""
+def shown_message(error: APIError) -> str:
+    """Long messages are cut, so that no caller's data is thrown back at length."""
+    message = error.message
+    return message if len(message) <= _MAX_MESSAGE_CHARS else message[: _MAX_MESSAGE_CHARS - 1] + "…"
+
+
+def _encode_for(scope: Scope, error: APIError) -> bytes:
+    path = get_route_path(scope)
+    envelopes: Mapping[str, Envelope] = scope["app"].state.api.envelopes
+    for prefix, encode in envelopes.items():
+        if path == prefix or path.startswith(prefix + "/"):
+            return encode(error, scope["state"]["request_id"])
+    return encode_error(error)
+
+
+def error_response(error: APIError, scope: Scope | None = None) -> Response:
+    """The HTTP answer for `error`, in the envelope that the path of `scope` has."""
     headers = {}
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
-    return Response(encode_error(error), error.status, headers, media_type="application/json")
+    return Response(
+        _encode_for(scope, error) if scope else encode_error(error),
+        error.status,
+        headers,
+        media_type="application/json",
+    )
 
 
 async def handle_api_error(request: Request, error: APIError) -> Response:
     """Errors that we raise ourselves."""
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def handle_http_exception(request: Request, error: HTTPException) -> Response:
     """The framework's own: unknown routes, wrong methods, oversized bodies."""
-    response = error_response(_from_http(request, error))
+    response = error_response(_from_http(request, error), request.scope)
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response
@@ -99,7 +123,7 @@ async def handle_validation_error(request: Request, error: RequestValidationErro
     """Path and query parameters that the framework refuses (bodies are read by `request_body`)."""
     first = error.errors()[0]
     param = str(first["loc"][-1])
-    return error_response(InvalidRequestError(f"{param}: {first['msg']}", param=param))
+    return error_response(InvalidRequestError(f"{param}: {first['msg']}", param=param), request.scope)
 
 
 async def handle_client_gone(request: Request, error: ClientDisconnect) -> Response:

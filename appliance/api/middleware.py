@@ -126,7 +126,7 @@ class ErrorMiddleware:
 async def _respond(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return await handle_client_gone(request, error)
-    return error_response(as_api_error(error))
+    return error_response(as_api_error(error), request.scope)
 
 
 class CorsMiddleware(CORSMiddleware):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from appliance.api.drain import Drain
+from appliance.api.error_handlers import Envelope
 from appliance.api.fields import StreamOptions
 from appliance.api.logprobs import TokenPrinter
 from appliance.api.request_ids import clean_request_id
@@ -29,6 +31,7 @@ class ApiState:
     settings: Settings
     models: ServedModels
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
+    envelopes: Mapping[str, Envelope] = field(default_factory=dict)  # of paths whose errors do not look like OpenAI's
     drain: Drain = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
 

@@ -1,12 +1,16 @@
-"""Server-sent events: headers only once the engine took the request up, comments in silence, [DONE] at every end."""
+"""Server-sent events: headers only once the engine took the request up, a sign of life in silence, an end always.
+
+What is said and how it ends is the protocol's `ChunkPrinter`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -33,19 +37,37 @@ def sse(value: Any) -> bytes:
     return b"data: " + _encode(value) + b"\n\n"
 
 
-class ChunkPrinter(Protocol):
-    """Prints a request's events in one protocol's chunks."""
+def typed_sse(value: dict[str, Any]) -> bytes:
+    """One event that is named as its ``type`` says."""
+    return b"event: " + str(value["type"]).encode() + b"\n" + sse(value)
 
+
+class ChunkPrinter(ABC):
+    """Prints a request's events in one protocol's chunks. The defaults are those of chat and completions."""
+
+    end: bytes = DONE  # closes every stream, also after an error
+
+    @property
+    def keep_alive(self) -> bytes:
+        """Sent in silence."""
+        return KEEP_ALIVE
+
+    @abstractmethod
     def print(self, batch: Batch) -> list[bytes]:
         """The chunks for these events; [] where there is nothing to say."""
 
-    def print_end(self) -> list[bytes]:
+    @abstractmethod
+    async def print_end(self) -> list[bytes]:
         """What follows the last choice's finish."""
+
+    def print_error(self, error: APIError) -> list[bytes]:
+        """What a stream says that cannot go on."""
+        return [b"data: " + encode_error(error) + b"\n\n"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamingOptions:
-    """Seconds of silence before a comment (0 = never), and tokens of a choice that make a chunk."""
+    """Seconds of silence before a sign of life (0 = never), and tokens of a choice that make a chunk."""
 
     keep_alive_s: float
     interval: int
@@ -100,12 +122,12 @@ class EventStreamResponse(Response):
             while batch is not None:
                 await self._send_batch(batch, send)
                 batch = await self._stream.get(self._silence_left_s())
-            end = self._printer.print_end()
+            end = await self._printer.print_end()
         except ClientDisconnect:
             raise
         except Exception as error:
-            end = [*self._print_rest(), b"data: " + encode_error(as_api_error(error)) + b"\n\n"]
-        await send({"type": "http.response.body", "body": b"".join(end) + DONE, "more_body": True})
+            end = [*self._print_rest(), *self._printer.print_error(as_api_error(error))]
+        await send({"type": "http.response.body", "body": b"".join(end) + self._printer.end, "more_body": True})
 
     def _print_rest(self) -> list[bytes]:
         """Text that still waited when an error came; the error may be the printer's own."""
@@ -118,7 +140,7 @@ class EventStreamResponse(Response):
         """Everything that piled up goes out in one write."""
         body = b"".join(self._printer.print(self._coalescer.join(batch))) if batch else b""
         if not body and self._keep_alive_s and time.monotonic() - self._sent_at >= self._keep_alive_s:
-            body = KEEP_ALIVE
+            body = self._printer.keep_alive
         if body:
             await send({"type": "http.response.body", "body": body, "more_body": True})
             self._sent_at = time.monotonic()

@@ -11,13 +11,13 @@ from appliance.api.chat.serving import print_prompt_fields
 from appliance.api.choice_stream import Batch
 from appliance.api.conversation.job import ChatJob
 from appliance.api.logprobs import chat_logprobs
-from appliance.api.streaming import sse
+from appliance.api.streaming import ChunkPrinter, sse
 from appliance.api.usage import make_usage
 from appliance.text.events import Content, Event, Finish, Reasoning, ToolCallArguments, ToolCallStart
 
 
-class ChatPrinter:
-    """A `streaming.ChunkPrinter` for one request."""
+class ChatPrinter(ChunkPrinter):
+    """Prints one request."""
 
     def __init__(self, job: ChatJob, *, include_usage: bool, continuous_usage: bool) -> None:
         self._job = job
@@ -50,7 +50,7 @@ class ChatPrinter:
                 printed.append((self._num_tokens[index], choice))
         return chunks + [self._chunk(choice, count) for count, choice in printed]
 
-    def print_end(self) -> list[bytes]:
+    async def print_end(self) -> list[bytes]:
         """The usage of all choices."""
         if not self._include_usage:
             return []

@@ -6,13 +6,13 @@ from typing import Any
 
 from appliance.api.choice_stream import Batch
 from appliance.api.completions.serving import ChoicePrinter, CollectedText, CompletionJob
-from appliance.api.streaming import sse
+from appliance.api.streaming import ChunkPrinter, sse
 from appliance.api.usage import make_usage
 from appliance.text.events import Finish
 
 
-class CompletionPrinter:
-    """A `streaming.ChunkPrinter` for one request."""
+class CompletionPrinter(ChunkPrinter):
+    """Prints one request."""
 
     def __init__(self, job: CompletionJob, *, include_usage: bool, continuous_usage: bool) -> None:
         self._job = job
@@ -60,7 +60,7 @@ class CompletionPrinter:
         self._printers[index].num_tokens += 0 if self._needs_empty else len(piece.token_ids)
         return self._needs_empty and bool(piece.token_ids)
 
-    def print_end(self) -> list[bytes]:
+    async def print_end(self) -> list[bytes]:
         """The usage of all choices."""
         if not self._include_usage:
             return []
