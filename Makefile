@@ -69,6 +69,7 @@ $(DEV_STAMP): $(RUN_STAMP)
 comma := ,
 
 native: $(RUN_STAMP)
+	@ls engine/kernels/native/build/*.so > /dev/null 2>&1 || echo "compiling the CPU kernels"
 	@$(BIN)/python -m engine.kernels.native.build > $(LOG) 2>&1 \
 	  || { tail -n 3 $(LOG); echo "warning: without the compiled CPU kernels the engine is several times slower"; } >&2
 

@@ -156,8 +156,7 @@ class Box:
 
     async def _stop(self) -> None:
         """Stop everything, in order, whatever state it is in."""
-        deadline = time.time() + self._settings.shutdown_timeout
-        (self._run_dir / "draining").write_text(f"{deadline:.3f}\n")
+        self._announce_stop()
         if self._supervisord_pid:
             try:
                 await self._stop_programs()
@@ -167,6 +166,13 @@ class Box:
                 self._signal_supervisord(signal.SIGKILL)
                 await self._supervisord_ended.wait()
         await self._end_orphans()
+
+    def _announce_stop(self) -> None:
+        """From now on the API says that it isn't ready, and it ends what is still running at the deadline."""
+        deadline = time.time() + self._settings.shutdown_timeout
+        fresh = self._run_dir / "draining.new"
+        fresh.write_text(f"{deadline:.3f}\n")
+        fresh.rename(self._run_dir / "draining")
 
     async def _stop_programs(self) -> None:
         if self._watch.was_ready and not self._supervisord_ended.is_set():
