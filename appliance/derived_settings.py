@@ -28,6 +28,7 @@ def derive_settings(settings: Settings, run_dir: Path) -> Settings:
         models_dir=settings.models_dir.expanduser().absolute(),
         run_dir=run_dir,
         uds=settings.uds.expanduser().absolute() if settings.uds else None,
+        tool_parser_plugin=settings.tool_parser_plugin.expanduser().absolute() if settings.tool_parser_plugin else None,
         chat_template=_absolute_if_file(settings.chat_template),
         generation_config=_absolute_if_file(settings.generation_config) or "auto",
         api_workers=settings.api_workers or default_api_workers(count_cores()),

@@ -30,6 +30,7 @@ def find_problems(settings: Settings) -> list[str]:
         _check_memory,
         _check_chat_template,
         _check_generation_config,
+        _check_parsers,
         _check_address,
         _check_run_dir,
     )
@@ -129,6 +130,15 @@ def _check_generation_config(settings: Settings) -> Iterator[str]:
     source = settings.generation_config
     if source not in {"auto", "vllm"} and not (Path(source).expanduser() / "generation_config.json").is_file():
         yield f"--generation-config: {source} is neither auto nor vllm nor a folder with a generation_config.json"
+
+
+def _check_parsers(settings: Settings) -> Iterator[str]:
+    from appliance.api.parsers import load_parsers
+
+    try:
+        load_parsers(settings)
+    except ApplianceError as error:
+        yield str(error)
 
 
 def _check_address(settings: Settings) -> Iterator[str]:

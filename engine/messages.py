@@ -23,6 +23,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     param: str = "structured_outputs"  # the caller's field, which errors name
     whitespace: str | None = None  # regex of white space between JSON's tokens; None = at most 16, "" = none
     starts_after: list[int] = []  # free until these tokens were produced: the end of the model's thinking
+    opens_with: int | None = None  # the thinking has not begun: only this as the first token begins it
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -44,6 +44,7 @@ ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
 def create_app(settings: Settings, models: Sequence[ServedModel] | None = None) -> FastAPI:
     """The ASGI application for these models (default: those that the settings name). Raises ApplianceError."""
     state = ApiState(settings, ServedModels(load_models(settings) if models is None else models))
+    _ = state.parsers  # a wrong name must stop the start, not the first request
     docs = not settings.disable_fastapi_docs
     app = FastAPI(
         title="Breadbox",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from starlette.requests import Request
 
@@ -12,6 +13,7 @@ from appliance.api.drain import Drain
 from appliance.api.error_handlers import Envelope
 from appliance.api.fields import StreamOptions
 from appliance.api.logprobs import TokenPrinter
+from appliance.api.parsers import Parsers, load_parsers
 from appliance.api.request_ids import clean_request_id
 from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel, ServedModels
@@ -19,6 +21,7 @@ from appliance.api.streaming import StreamingOptions
 from appliance.generation import Generation, GenerationSpec
 from appliance.metrics import ApiMetrics
 from appliance.settings import Settings
+from appliance.text.output_parser import OutputParser
 
 MIN_BODY_BYTES = 2 * 1024 * 1024
 BYTES_PER_CONTEXT_TOKEN = 64
@@ -45,7 +48,14 @@ class ApiState:
         longest = max((model.max_model_len for model in self.models), default=0)
         return self.settings.max_body_bytes or max(MIN_BODY_BYTES, BYTES_PER_CONTEXT_TOKEN * longest)
 
-    def make_generation(self, model: ServedModel, spec: GenerationSpec) -> Generation:
+    @cached_property
+    def parsers(self) -> Parsers:
+        """What takes answers apart. Raises ApplianceError for settings that name none."""
+        return load_parsers(self.settings)
+
+    def make_generation(
+        self, model: ServedModel, spec: GenerationSpec, make_parser: Callable[[], OutputParser] | None = None
+    ) -> Generation:
         """A generation that is taken up again as the settings allow."""
         return Generation(
             model.engine,
@@ -53,6 +63,7 @@ class ApiState:
             spec,
             max_resumes=self.settings.max_resumes,
             engine_wait_s=self.settings.engine_wait,
+            make_parser=make_parser,
         )
 
     def make_printer(self, model: ServedModel, request: SamplingFields) -> TokenPrinter:

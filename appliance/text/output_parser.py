@@ -8,7 +8,10 @@ from appliance.text.tool_parsers.base import ToolParser
 
 
 class OutputParser:
-    """Either parser may be missing. ``markers`` are the special tokens they need to see."""
+    """Either parser may be missing. ``markers`` are the special tokens they need to see.
+
+    ``has_calls``: there are calls, and an answer that stops after them ends with "tool_calls".
+    """
 
     def __init__(self, reasoning: ReasoningParser | None = None, tools: ToolParser | None = None) -> None:
         self._reasoning = None if tools is not None and tools.parses_reasoning else reasoning
@@ -34,5 +37,6 @@ class OutputParser:
         return parsed
 
     def _noted(self, events: list[Event]) -> list[Event]:
-        self.has_calls = self.has_calls or any(isinstance(event, ToolCallStart) for event in events)
+        if self._tools is not None and self._tools.ends_with_calls:
+            self.has_calls = self.has_calls or any(isinstance(event, ToolCallStart) for event in events)
         return events

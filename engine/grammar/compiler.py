@@ -176,6 +176,7 @@ class GrammarCompiler:
             eos_token_ids=eos_token_ids,
             stop_token_ids=frozenset(job.sampling.stop_token_ids) - eos_token_ids,
             starts_after=job.grammar.starts_after,
+            opens_with=job.grammar.opens_with,
             param=job.grammar.param,
         )
 

@@ -14,7 +14,8 @@ TokenMask = NDArray[np.int32]
 class GrammarState:
     """``stop_token_ids`` end the request where the grammar may end, and are content (or forbidden) elsewhere.
 
-    With `starts_after` everything is allowed until these tokens were produced in a row.
+    With `starts_after` everything is allowed until these tokens were produced in a row; with `opens_with` only after
+    that token, which is allowed as the first one.
     """
 
     def __init__(
@@ -24,15 +25,17 @@ class GrammarState:
         eos_token_ids: Collection[int],
         stop_token_ids: Collection[int] = (),
         starts_after: Sequence[int] = (),
+        opens_with: int | None = None,
         param: str = "structured_outputs",
     ) -> None:
         self._matcher = matcher
         self._eos_token_ids = eos_token_ids
         self._stop_token_ids = stop_token_ids
         self._starts_after = list(starts_after)
+        self._opens_with = opens_with
         self._recent: list[int] = []
         self.param = param
-        self.is_active = not self._starts_after
+        self.is_active = not self._starts_after or opens_with is not None
         self.may_stop = True
         self.ends_in_text = False
 
@@ -48,6 +51,9 @@ class GrammarState:
 
     def accept(self, token_id: int) -> None:
         """Take the token that was produced. ``may_stop`` then says whether it may end the request as a stop token."""
+        opens_with, self._opens_with = self._opens_with, None
+        if token_id == opens_with:
+            self.is_active = False
         if not self.is_active:
             self._note(token_id)
             return
@@ -71,9 +77,11 @@ class GrammarState:
         """Settle the stop tokens in a mask that `matcher` filled: where the grammar may end they are allowed, unless
         no stop is wanted yet (min_tokens, ignore_eos) and there is something else to say.
         """
-        before = mask.copy() if self._stop_token_ids or not is_stop_wanted else None
-        if before is None:
+        if self._opens_with is not None:
+            _set(mask, self._opens_with, True)
+        if is_stop_wanted and not self._stop_token_ids:
             return
+        before = mask.copy()
         may_end = self._matcher.is_accepting()
         for token_id in self._stop_token_ids:
             _set(mask, token_id, may_end and is_stop_wanted)

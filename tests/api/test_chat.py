@@ -283,8 +283,6 @@ async def test_continue_final_message(box: Box) -> None:
         ({"reasoning_effort": "enormous"}, "reasoning_effort"), ({"documents": "x"}, "documents"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"response_format": {}}, "response_format.type"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"), ({"guided_json": {}}, "guided_json"),
     ],
 )  # fmt: skip
 async def test_refused_fields(box: Box, fields: dict[str, Any], param: str) -> None:

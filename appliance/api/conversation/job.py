@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.api.choice_stream import ChoiceStream
+from appliance.api.conversation.parsing import let_think_first, make_parser_factory
 from appliance.api.conversation.prompt import ChatPrompt, make_chat_prompt
 from appliance.api.conversation.schemas import ChatRequest
 from appliance.api.generation_spec import make_spec
@@ -74,12 +75,14 @@ async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
     asked = model.defaults.max_tokens if asked is None else asked
     object_id = make_object_id("chatcmpl")
     spec = make_spec(request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), object_id)
+    spec = let_think_first(spec, request, state.parsers, prompt.text, model.tokenizer)
+    make_parser = make_parser_factory(request, state.parsers, prompt.text)
     return ChatJob(
         request=request,
         model=model,
         prompt=prompt,
         prompt_token_ids=token_ids,
-        generation=state.make_generation(model, spec),
+        generation=state.make_generation(model, spec, make_parser),
         printer=state.make_printer(model, request),
         response_role=state.settings.response_role,
         reports_cached=state.settings.enable_prompt_tokens_details,

@@ -6,10 +6,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from appliance.api.conversation.tool_grammar import make_tool_grammar
+from appliance.api.conversation.tools import Tool, ToolChoice, read_tool_choice
 from appliance.api.fields import Integer, RequestFields, refuse
 from appliance.api.sampling_fields import SamplingFields, check_logprobs
 from appliance.api.served_model import ServedModel
 from appliance.settings import Settings
+from engine.messages import Grammar
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -30,32 +33,8 @@ RESERVED_KWARGS = frozenset(
 )
 
 
-class FunctionSchema(RequestFields):
-    """A function that the model may call."""
-
-    name: str = Field(min_length=1, max_length=256)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(RequestFields):
-    """One entry of ``tools``."""
-
-    type: Literal["function"] = "function"
-    function: FunctionSchema
-
-    def to_template(self) -> dict[str, Any]:
-        """As chat templates expect it: parameters always there, what was not given left out."""
-        function: dict[str, Any] = {"name": self.function.name}
-        if self.function.description is not None:
-            function["description"] = self.function.description
-        function["parameters"] = self.function.parameters or {"type": "object", "properties": {}}
-        return {"type": "function", "function": function}
-
-
 class PromptFields(RequestFields):
-    """What becomes the prompt. ``messages`` is checked by `conversation.messages`, which names the exact place of a fault."""
+    """What becomes the prompt. `conversation.messages` checks ``messages`` and names the exact place of a fault."""
 
     messages: list[Any] = Field(
         min_length=1,
@@ -137,24 +116,25 @@ class ChatRequest(SamplingFields, PromptFields):
         if self.top_logprobs and not self.logprobs:
             raise refuse("top_logprobs", "needs logprobs true")
         check_logprobs("top_logprobs", self.top_logprobs, settings)
-        self._check_tool_choice()
+        self._check_tool_choice(settings)
 
-    def _check_tool_choice(self) -> None:
-        choice = self.tool_choice
-        if choice is None or choice == "none":
-            return
-        if not self.tools:
-            raise refuse("tool_choice", "is only allowed with tools")
-        if isinstance(choice, str) and choice not in ("auto", "required"):
-            raise refuse("tool_choice", "must be none, auto, required or a function")
-        if isinstance(choice, dict):
-            self._check_named(choice)
-        raise refuse("tool_choice", "other than none is not available yet: this server does not parse tool calls")
+    @property
+    def tools_choice(self) -> ToolChoice:
+        """``tool_choice``, read. Raises InvalidRequestError."""
+        return read_tool_choice(self.tool_choice, self.tools)
 
-    def _check_named(self, choice: dict[str, Any]) -> None:
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if choice.get("type") != "function" or not isinstance(name, str):
-            raise refuse("tool_choice", 'must look like {"type": "function", "function": {"name": "…"}}')
-        if name not in {tool.function.name for tool in self.tools}:
-            raise refuse("tool_choice", f"names the function {name[:64]!r}, which is not among the tools")
+    def make_grammar(self) -> Grammar | None:
+        """A forced call is all that the answer may be; a response_format is for the answers after it."""
+        answer, choice = super().make_grammar(), self.tools_choice
+        if not choice.is_forced:
+            return answer
+        if answer is not None and answer.param != "response_format":
+            raise refuse(answer.param, f"cannot be combined with tool_choice {choice.mode}")
+        return make_tool_grammar(choice, is_parallel=self.parallel_tool_calls)
+
+    def _check_tool_choice(self, settings: Settings) -> None:
+        choice = self.tools_choice
+        if choice.mode == "auto" and choice.is_asked and not settings.enable_auto_tool_choice:
+            raise refuse(
+                "tool_choice", "auto needs a server started with --enable-auto-tool-choice and --tool-call-parser"
+            )

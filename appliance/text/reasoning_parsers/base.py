@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from appliance.text.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The tags around thinking. ``is_open``: the answer begins inside; otherwise the model may open it."""
+
+    start: str
+    end: str
+    is_open: bool
 
 
 class ReasoningParser(ABC):
@@ -24,6 +34,11 @@ class ReasoningParser(ABC):
     def __init__(self, prompt: str = "", template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.prompt = prompt
         self.template_kwargs = template_kwargs or {}
+
+    @property
+    def thinking(self) -> Thinking | None:
+        """What a grammar for the answer must wait for; None where there is no thinking or it has no tags."""
+        return None
 
     @abstractmethod
     def feed(self, text: str) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from appliance.text.reasoning_parsers.base import Thinking
 from appliance.text.reasoning_parsers.reading_parser import ReadingReasoningParser
 from appliance.text.text_reader import Reading
 
@@ -26,6 +27,12 @@ class ThinkTagsParser(ReadingReasoningParser):
     def is_thinking_on(self) -> bool:
         """Off, everything is content."""
         return True
+
+    @property
+    def thinking(self) -> Thinking | None:
+        """The tags, unless thinking is off or over."""
+        is_over = self.prompt.rstrip().endswith(self.end_tag)
+        return Thinking(self.start_tag, self.end_tag, self._is_open()) if self.is_thinking_on and not is_over else None
 
     def parse(self) -> Reading[None]:
         """Thoughts and content in turn."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from appliance.text.events import Event
 
@@ -21,7 +21,8 @@ class ToolParser(ABC):
     """
 
     markers: Sequence[str] = ()  # special tokens whose text must not be skipped while this parser listens
-    parses_reasoning: ClassVar[bool] = False  # does the reasoning parser's job as well, which must then be left out
+    parses_reasoning: bool = False  # does the reasoning parser's job as well, which must then be left out
+    ends_with_calls: bool = True  # calls make the finish_reason "tool_calls"
 
     def __init__(self, tools: Sequence[dict[str, Any]] = ()) -> None:
         self.tools = tools

@@ -24,7 +24,12 @@ class RequiredToolParser(ReadingToolParser):
 
 
 class NamedToolParser(ReadingToolParser):
-    """The whole text is the arguments of the one function in ``tools``."""
+    """The whole text is the arguments of the one function in ``tools``.
+
+    The finish_reason stays "stop", as OpenAI has it for a function that the caller named.
+    """
+
+    ends_with_calls = False
 
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         super().__init__(tools)
