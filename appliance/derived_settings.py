@@ -31,6 +31,7 @@ def derive_settings(settings: Settings, run_dir: Path) -> Settings:
         tool_parser_plugin=settings.tool_parser_plugin.expanduser().absolute() if settings.tool_parser_plugin else None,
         chat_template=_absolute_if_file(settings.chat_template),
         generation_config=_absolute_if_file(settings.generation_config) or "auto",
+        max_num_batched_tokens=settings.max_num_batched_tokens or default_token_budget(settings.device),
         api_workers=settings.api_workers or default_api_workers(count_cores()),
         max_body_bytes=settings.max_body_bytes or default_max_body_bytes(settings, models),
     )
@@ -92,6 +93,12 @@ def count_cores() -> int:
 def default_api_workers(cores: int) -> int:
     """Half of the cores, as the engine needs the others; more than four bring nothing for one engine."""
     return max(1, min(4, cores // 2))
+
+
+def default_token_budget(device: str) -> int:
+    """Short steps on a CPU, as new and aborted requests are only seen between two steps."""
+    has_gpu = device == "cuda" or (device == "auto" and Path("/dev/nvidiactl").exists())
+    return 2048 if has_gpu else 512
 
 
 def default_max_body_bytes(settings: Settings, models: tuple[Path, ...]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.derived_settings import names_by_model
+from appliance.derived_settings import default_token_budget, names_by_model
 from appliance.settings import Settings
 from engine.config import EngineConfig
 
@@ -18,7 +18,7 @@ def make_engine_config(settings: Settings, index: int) -> EngineConfig:
         dtype=settings.dtype,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_batched_tokens=settings.max_num_batched_tokens or default_token_budget(settings.device),
         block_size=settings.block_size,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         kv_cache_memory_bytes=settings.kv_cache_memory,

@@ -155,6 +155,7 @@ class Settings:
     allowed_methods: tuple[str, ...] = _knob(("*",), "methods that CORS allows", _SERVER, parse=str, is_list=True, metavar="METHOD")
     allowed_headers: tuple[str, ...] = _knob(("*",), "request headers that CORS allows", _SERVER, parse=str, is_list=True, metavar="HEADER")
     allow_credentials: bool = _knob(False, "let browsers send credentials across origins", _SERVER)
+    middleware: tuple[str, ...] = _knob((), "ASGI middleware class, or coroutine function of a request and the next call, as package.module.name (repeatable)", _SERVER, parse=str, is_list=True, metavar="IMPORT.PATH")
     disable_fastapi_docs: bool = _knob(False, "do not serve /docs, /redoc and /openapi.json", _SERVER)
     max_body_bytes: int | None = _knob(None, "largest request body; default: what the model's context can need", _SERVER, parse=parse_size, check=_between(1024))
 
@@ -162,6 +163,8 @@ class Settings:
     models_dir: Path = _knob(Path("~/.cache/breadbox/models"), "where baked models live; served when no model is named", _MODEL, parse=Path)
     served_model_name: tuple[str, ...] = _knob((), "name(s) the model answers to, the first one is reported; with several models one name for each, in order", _MODEL, parse=str, is_list=True, metavar="NAME")
     chat_template: str | None = _knob(None, "chat template (file, or the template itself) instead of the model's", _MODEL)
+    default_chat_template_kwargs: dict[str, Any] | None = _knob(None, "JSON object of variables for the chat template; those of a request win", _MODEL, parse=parse_json_object)
+    trust_request_chat_template: bool = _knob(False, "let requests bring their own chat template, which may take any time to render", _MODEL)
     generation_config: str = _knob("auto", "where sampling defaults come from: the model's generation_config.json (auto), none of it (vllm), or a folder", _MODEL)
     override_generation_config: dict[str, Any] | None = _knob(None, "JSON object of sampling defaults over the model's", _MODEL, parse=parse_json_object)
 
@@ -169,7 +172,7 @@ class Settings:
     dtype: str = _knob("auto", "type of activations and unquantized weights; auto = float32 on a CPU, the model's own on a GPU", _ENGINE, choices=("auto", "float32", "bfloat16", "float16"))
     max_model_len: int | None = _knob(None, "longest prompt + output in tokens; default: the model's context", _ENGINE, parse=parse_size, check=_between(1))
     max_num_seqs: int = _knob(128, "requests that run at once", _ENGINE, check=_between(1, 4096))
-    max_num_batched_tokens: int = _knob(2048, "token budget of one step", _ENGINE, parse=parse_size, check=_between(1))
+    max_num_batched_tokens: int | None = _knob(None, "token budget of one step; default: 2048 on a GPU, 512 on a CPU, where a step would otherwise take seconds", _ENGINE, parse=parse_size, check=_between(1))
     block_size: int = _knob(16, "tokens in a KV cache block", _ENGINE, check=_between(1, 256))
     gpu_memory_utilization: float = _knob(0.92, "share of a GPU's memory for weights and KV cache", _ENGINE, check=_between(0.05, 1.0))
     kv_cache_memory: int | None = _knob(None, "size of the KV cache; default on a CPU: a quarter of free memory, 4 GiB at most", _ENGINE, parse=parse_size, check=_between(1))
@@ -190,6 +193,7 @@ class Settings:
     tool_call_parser: str | None = _knob(None, "format in which the model writes tool calls, such as hermes", _API, metavar="NAME")
     tool_parser_plugin: Path | None = _knob(None, "Python file with TOOL_PARSERS, a dict of more formats: name to ToolParser class", _API, parse=Path)
     reasoning_parser: str | None = _knob(None, "format in which the model writes its thinking, such as qwen3", _API, metavar="NAME")
+    emit_reasoning_content: bool = _knob(False, "write the thinking of chat answers as reasoning_content, too, for clients that do not know reasoning", _API)
     enable_prompt_tokens_details: bool = _knob(True, "report cached prompt tokens in usage", _API)
     enable_force_include_usage: bool = _knob(False, "stream usage even when the client does not ask for it", _API)
     enable_server_load_tracking: bool = _knob(True, "count requests in flight for /load", _API)

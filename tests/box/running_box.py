@@ -109,9 +109,9 @@ def running_box(*models: Path, flags: list[str] | None = None) -> Iterator[Runni
             box.end()
 
 
-def gauge(box: RunningBox, name: str) -> float:
-    """The sum of a metric's samples."""
+def gauge(box: RunningBox, name: str, label: str = "") -> float:
+    """The sum of a metric's samples (those with this label)."""
     lines = httpx.get(f"{box.url}/metrics", timeout=10).text.splitlines()
-    samples = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+    samples = [line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line]
     assert samples, f"{name} is not among the metrics"
     return sum(float(line.rsplit(" ", 1)[1]) for line in samples)

@@ -137,7 +137,9 @@ def test_a_damaged_model_ends_the_box_with_the_reason(tiny: Path, tmp_path: Path
 
 
 def test_all_problems_are_reported_before_anything_starts(tmp_path: Path) -> None:
-    with running_box(tmp_path / "nowhere", flags=["--chat-template", "missing.jinja", "--run-dir", "/dev/null/x"]) as box:
+    with running_box(
+        tmp_path / "nowhere", flags=["--chat-template", "missing.jinja", "--run-dir", "/dev/null/x"]
+    ) as box:
         assert box.wait_ended() == 2
         problems = box.output.strip().splitlines()
         assert len(problems) == 3
