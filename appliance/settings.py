@@ -204,6 +204,8 @@ class Settings:
     sse_keep_alive_interval: float = _knob(10.0, "seconds of silence after which a stream gets a comment; 0 = never", _API, check=_between(0, 3600))
     max_resumes: int = _knob(3, "times a request is taken up again after the engine was lost", _API, check=_between(0, 100))
     engine_wait: float = _knob(60.0, "seconds a request waits for an engine that is restarting", _API, check=_between(0, 3600))
+    responses_store_max: int = _knob(1000, "most answers of /v1/responses kept for previous_response_id and GET, over all API workers; 0 = none", _API, check=_between(0))
+    responses_store_bytes: int = _knob(64 * 1024**2, "most bytes of them, in the run directory; the longest unused go first", _API, parse=parse_size, check=_between(0))
 
     run_dir: Path | None = _knob(None, "folder for sockets and rendered configuration; default: a fresh temporary one", _BOX, parse=Path)
     shutdown_timeout: float = _knob(30.0, "seconds that running requests get to finish on SIGTERM", _BOX, check=_between(0, 3600))

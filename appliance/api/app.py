@@ -17,6 +17,7 @@ from appliance.api.completions import routes as completions
 from appliance.api.error_handlers import HANDLERS
 from appliance.api.middleware import make_middleware
 from appliance.api.openapi import install_openapi
+from appliance.api.responses import routes as responses
 from appliance.api.served_model import ServedModel, ServedModels, load_models
 from appliance.api.state import ApiState
 from appliance.settings import Settings, load_rendered
@@ -31,6 +32,7 @@ def _always(settings: Settings) -> bool:
 ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
     (chat.router, _always),
     (completions.router, _always),
+    (responses.router, _always),
     (models.router, _always),
     (tokenize.router, _always),
     (tokenize.info_router, lambda settings: settings.enable_tokenizer_info_endpoint),

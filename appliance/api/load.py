@@ -13,7 +13,7 @@ from appliance.metrics import ApiMetrics
 
 router = APIRouter(tags=["metrics"])
 
-COUNTED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+COUNTED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/invocations"})
 
 
 @router.get("/load")

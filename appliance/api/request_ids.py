@@ -19,6 +19,6 @@ def make_request_id() -> str:
     return uuid.uuid4().hex
 
 
-def make_object_id(prefix: str) -> str:
+def make_object_id(prefix: str, separator: str = "-") -> str:
     """A response object's id, e.g. ``chatcmpl-…``: always ours, so always unique."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}{separator}{uuid.uuid4().hex}"
