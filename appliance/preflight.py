@@ -31,6 +31,8 @@ def find_problems(settings: Settings) -> list[str]:
         _check_chat_template,
         _check_generation_config,
         _check_parsers,
+        _check_template_kwargs,
+        _check_middleware,
         _check_address,
         _check_run_dir,
     )
@@ -137,6 +139,25 @@ def _check_parsers(settings: Settings) -> Iterator[str]:
 
     try:
         load_parsers(settings)
+    except ApplianceError as error:
+        yield str(error)
+
+
+def _check_template_kwargs(settings: Settings) -> Iterator[str]:
+    from appliance.api.conversation.schemas import RESERVED_KWARGS
+
+    reserved = sorted(RESERVED_KWARGS & set(settings.default_chat_template_kwargs or ()))
+    if reserved:
+        yield f"--default-chat-template-kwargs: must not hold {', '.join(reserved)}"
+
+
+def _check_middleware(settings: Settings) -> Iterator[str]:
+    if not settings.middleware:
+        return
+    from appliance.api.middleware_plugins import load_plugins
+
+    try:
+        load_plugins(settings.middleware)
     except ApplianceError as error:
         yield str(error)
 

@@ -1,6 +1,7 @@
 """Plain ASGI middleware around every route: request ids, accounting, CORS, and errors that no handler caught.
 
-`MIDDLEWARE` lists them from the outside in; those of `auth` and `load` are the innermost.
+`MIDDLEWARE` lists them from the outside in; behind them come the plugins of ``--middleware`` (whose errors are told
+like any other), then those of `auth` and `load`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from appliance.api.auth import KeyMiddleware, KeyRing, get_route_path
 from appliance.api.error_handlers import as_api_error, error_response, handle_client_gone
 from appliance.api.load import LoadMiddleware
+from appliance.api.middleware_plugins import load_plugins
 from appliance.api.request_ids import HEADER, clean_request_id, make_request_id
 from appliance.errors import InvalidRequestError
 from appliance.metrics import ApiMetrics
@@ -172,12 +174,16 @@ MIDDLEWARE: tuple[Callable[[Settings, ApiMetrics], Middleware | None], ...] = (
     lambda settings, metrics: Middleware(AccessMiddleware, metrics=metrics),
     _cors,
     lambda settings, metrics: Middleware(ErrorMiddleware),
-    _keys,
-    _load,
 )
+INNER_MIDDLEWARE = (_keys, _load)
 
 
 def make_middleware(settings: Settings, metrics: ApiMetrics) -> list[Middleware]:
-    """The middleware that these settings ask for, outermost first."""
-    made = (make(settings, metrics) for make in MIDDLEWARE)
+    """The middleware that these settings ask for, outermost first. Raises ApplianceError for plugins that are none."""
+    outer = [make(settings, metrics) for make in MIDDLEWARE]
+    inner = [make(settings, metrics) for make in INNER_MIDDLEWARE]
+    plugins = load_plugins(settings.middleware)
+    if plugins:
+        inner.insert(0, Middleware(ErrorMiddleware))  # a plugin sees a refused key as an answer, too
+    made = [*outer, *plugins, *inner]
     return [middleware for middleware in made if middleware is not None]

@@ -6,6 +6,7 @@ through and answers 422.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from appliance.api.state import get_state
 from appliance.errors import InvalidRequestError, PayloadTooLargeError
 
 MAX_DEPTH = 128
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # anything else in a header is ignored
 _MAX_DETAIL_CHARS = 200
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -31,9 +33,16 @@ def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The request's body as a JSON object. Raises InvalidRequestError, PayloadTooLargeError."""
+    """The request's body as a JSON object, with what headers say in its place.
+
+    Raises InvalidRequestError, PayloadTooLargeError.
+    """
     _check_content_type(request)
-    return parse_json(await read_bytes(request, get_state(request).max_body_bytes))
+    value = parse_json(await read_bytes(request, get_state(request).max_body_bytes))
+    priority = request.headers.get("x-vllm-priority", "")
+    if _INTEGER.fullmatch(priority):
+        value["priority"] = int(priority)
+    return value
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:

@@ -49,11 +49,12 @@ class DetokenizeRequest(RequestFields):
 @router.post("/tokenize", openapi_extra=describe_body(TokenizeTextRequest, TokenizeChatRequest))
 async def tokenize(request: Request, body: Annotated[dict[str, Any], Depends(read_object)]) -> Response:
     """Token ids of a text or a conversation; not bounded by the context."""
-    models = get_state(request).models
+    state = get_state(request)
+    models = state.models
     if "messages" in body:
         chat = validate(TokenizeChatRequest, body)
         model = models.get(chat.model)
-        prompt = await make_chat_prompt(chat, model, is_bounded=False)
+        prompt = await make_chat_prompt(chat, model, state.settings, is_bounded=False)
         return _print_tokens(model, prompt.token_ids, chat.return_token_strs)
     text = validate(TokenizeTextRequest, body)
     model = models.get(text.model)

@@ -74,7 +74,7 @@ def _print_message(job: ChatJob, choice: CollectedChoice) -> dict[str, Any]:
     content = text if text or not choice.tool_calls else None
     message: dict[str, Any] = {"role": job.role, "content": content, "refusal": None}
     if choice.reasoning and job.request.include_reasoning:
-        message["reasoning"] = "".join(choice.reasoning)
+        message |= dict.fromkeys(job.reasoning_names, "".join(choice.reasoning))
     if choice.tool_calls:
         message["tool_calls"] = choice.tool_calls
     return message

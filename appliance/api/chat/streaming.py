@@ -83,10 +83,10 @@ class ChatPrinter(ChunkPrinter):
 
     def _print_text(self, index: int, event: Content | Reasoning) -> dict[str, Any] | None:
         request = self._job.request
-        name = "content" if isinstance(event, Content) else "reasoning"
-        if name == "reasoning" and not request.include_reasoning:
+        if isinstance(event, Reasoning) and not request.include_reasoning:
             return None
-        choice = _choice(index, {name: event.text})
+        names = ("content",) if isinstance(event, Content) else self._job.reasoning_names
+        choice = _choice(index, dict.fromkeys(names, event.text))
         if request.logprobs and event.logprobs is not None:
             choice["logprobs"] = chat_logprobs(self._job.printer, event.logprobs)
         if request.return_token_ids:

@@ -32,6 +32,7 @@ class ChatJob:
     printer: TokenPrinter
     response_role: str
     reports_cached: bool
+    reasoning_names: tuple[str, ...]  # the fields that chat writes the thinking into
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -69,7 +70,7 @@ async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
     state.drain.check()
     model = state.models.get(request.model)
     request.check(state.settings, model)
-    prompt = await make_chat_prompt(request, model, is_bounded=request.truncate_prompt_tokens is None)
+    prompt = await make_chat_prompt(request, model, state.settings, is_bounded=request.truncate_prompt_tokens is None)
     token_ids = fit_prompt(prompt.token_ids, model, request, param="messages")
     param, asked = request.asked_max_tokens
     asked = model.defaults.max_tokens if asked is None else asked
@@ -86,5 +87,6 @@ async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
         printer=state.make_printer(model, request),
         response_role=state.settings.response_role,
         reports_cached=state.settings.enable_prompt_tokens_details,
+        reasoning_names=("reasoning", "reasoning_content")[: 1 + state.settings.emit_reasoning_content],
         id=object_id,
     )

@@ -9,8 +9,10 @@ from appliance.api.conversation.messages import read_messages
 from appliance.api.conversation.schemas import PromptFields
 from appliance.api.prompt import INLINE_CHARS, check_characters, off_loop
 from appliance.api.served_model import ServedModel
-from appliance.errors import InvalidRequestError
+from appliance.errors import ApplianceError, InvalidRequestError
+from appliance.settings import Settings
 from appliance.text.chat_messages import joined_text
+from appliance.text.chat_template import ChatTemplate
 from appliance.text.control_text import unmark
 
 
@@ -24,12 +26,15 @@ class ChatPrompt:
     last_content: str
 
 
-async def make_chat_prompt(request: PromptFields, model: ServedModel, *, is_bounded: bool) -> ChatPrompt:
-    """Render and tokenize; off the event loop where the messages are large.
+async def make_chat_prompt(
+    request: PromptFields, model: ServedModel, settings: Settings, *, is_bounded: bool
+) -> ChatPrompt:
+    """Render and tokenize; off the event loop where the messages are large or the template is the request's own.
 
     Raises InvalidRequestError; with `is_bounded` a conversation that cannot fit is refused before it is tokenized.
     """
-    size = sum(map(_size, request.messages))
+    request.follow(settings)
+    size = sum(map(_size, request.messages)) + (INLINE_CHARS + 1 if request.chat_template else 0)
     return await off_loop(size, lambda: _make(request, model, is_bounded))
 
 
@@ -52,9 +57,7 @@ def _make(request: PromptFields, model: ServedModel, is_bounded: bool) -> ChatPr
 
 
 def _render(request: PromptFields, model: ServedModel, messages: list[dict[str, Any]]) -> str:
-    if model.chat_template is None:
-        raise InvalidRequestError("this model has no chat template; use /v1/completions or start with --chat-template")
-    return model.chat_template.render(
+    return _find_template(request, model).render(
         messages,
         tools=[tool.to_template() for tool in request.tools] or None,
         documents=request.documents,
@@ -62,3 +65,14 @@ def _render(request: PromptFields, model: ServedModel, messages: list[dict[str, 
         continue_final_message=request.continue_final_message,
         **request.template_kwargs,
     )
+
+
+def _find_template(request: PromptFields, model: ServedModel) -> ChatTemplate:
+    if request.chat_template is not None:
+        try:
+            return ChatTemplate(request.chat_template, model.baked.tokenizer_config, model.tokenizer)
+        except ApplianceError as error:
+            raise InvalidRequestError(f"chat_template: {error}", param="chat_template") from None
+    if model.chat_template is None:
+        raise InvalidRequestError("this model has no chat template; use /v1/completions or start with --chat-template")
+    return model.chat_template

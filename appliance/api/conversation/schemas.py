@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from appliance.api.conversation.tool_grammar import make_tool_grammar
 from appliance.api.conversation.tools import Tool, ToolChoice, read_tool_choice
@@ -56,6 +56,7 @@ class PromptFields(RequestFields):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: list[Tool] = Field(default_factory=list)
     documents: list[dict[str, Any]] | None = None
+    _default_kwargs: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_prompt(self) -> PromptFields:
@@ -64,9 +65,15 @@ class PromptFields(RequestFields):
         reserved = sorted(RESERVED_KWARGS & set(self.chat_template_kwargs))
         if reserved:
             raise refuse("chat_template_kwargs", f"must not hold {', '.join(reserved)}")
-        if self.chat_template is not None:
-            raise refuse("chat_template", "is not accepted from requests; start the server with --chat-template")
         return self
+
+    def follow(self, settings: Settings) -> None:
+        """Take over the box's template variables. Raises InvalidRequestError where a template is not welcome."""
+        if self.chat_template is not None and not settings.trust_request_chat_template:
+            raise refuse(
+                "chat_template", "is not accepted: the server was started without --trust-request-chat-template"
+            )
+        self._default_kwargs = settings.default_chat_template_kwargs or {}
 
     @property
     def opens_answer(self) -> bool:
@@ -76,7 +83,7 @@ class PromptFields(RequestFields):
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """What the template gets beside messages and tools."""
-        return self.chat_template_kwargs
+        return self._default_kwargs | self.chat_template_kwargs
 
 
 class ChatRequest(SamplingFields, PromptFields):
@@ -106,9 +113,9 @@ class ChatRequest(SamplingFields, PromptFields):
     def template_kwargs(self) -> dict[str, Any]:
         """Effort goes to the template under the two names that templates know."""
         if self.reasoning_effort is None:
-            return self.chat_template_kwargs
+            return super().template_kwargs
         effort = {"reasoning_effort": self.reasoning_effort, "enable_thinking": self.reasoning_effort != "none"}
-        return effort | self.chat_template_kwargs
+        return self._default_kwargs | effort | self.chat_template_kwargs
 
     def check(self, settings: Settings, model: ServedModel) -> None:
         """Raises InvalidRequestError."""
