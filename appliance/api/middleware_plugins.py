@@ -20,7 +20,7 @@ def load_plugins(paths: Iterable[str]) -> list[Middleware]:
 
 def _load(path: str) -> Middleware:
     plugin = _import(path)
-    if inspect.isclass(plugin):
+    if isinstance(plugin, type):
         return Middleware(plugin)
     if inspect.iscoroutinefunction(plugin):
         return Middleware(BaseHTTPMiddleware, dispatch=plugin)
