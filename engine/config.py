@@ -33,4 +33,8 @@ class EngineConfig:
     seed: int = 0
     num_threads: int | None = None
     log_level: str = "info"
+    log_stats_interval_s: float = 10.0  # between two lines of statistics; 0 = none
+    counts_path: Path | None = None  # file that carries the metrics' counts over to the next engine process
+    show_hidden_metrics: bool = False  # also under the names that they had in older vLLM
+    custom_histogram_buckets: dict[str, tuple[float, ...]] | None = None  # by names of `engine.metrics.HISTOGRAMS`
     extra_eos_token_ids: tuple[int, ...] = field(default=())  # beside those of the baked generation_config.json

@@ -78,10 +78,10 @@ class EngineCore:
             return _refusal(request.request_id, error)
         return None if self._scheduler.add(state) else self._close_resumed(state)
 
-    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+    def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> list[RequestOutput]:
         """Drop these requests and free their blocks at once. Unknown ids are ignored."""
-        aborted = self._drop(request_ids, "abort")
-        return [RequestOutput(request_id=request.request_id, finish_reason="abort") for request in aborted]
+        aborted = self._drop(request_ids, finish_reason)
+        return [RequestOutput(request_id=request.request_id, finish_reason=finish_reason) for request in aborted]
 
     def step(self) -> list[RequestOutput]:
         """Compute one step. What the runner raises is a fault of the engine and goes through to the caller."""

@@ -7,6 +7,8 @@ penalties, bias and masks).
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -70,10 +72,14 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     cache_salt: str | None = None  # isolates the prefix cache
 
 
-class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
-    """Drop these requests; unknown ids are ignored. Blocks are free within one step. No reply."""
+class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort"):
+    """Drop these requests; unknown ids are ignored. Blocks are free within one step. No reply.
+
+    ``finish_reason`` is how they are counted: "stop" where a stop string was found, which only the text shows.
+    """
 
     request_ids: list[str]
+    finish_reason: Literal["abort", "stop"] = "abort"
 
 
 class InfoRequest(msgspec.Struct, frozen=True, tag="info"):
@@ -82,10 +88,11 @@ class InfoRequest(msgspec.Struct, frozen=True, tag="info"):
     call_id: int
 
 
-class MetricsRequest(msgspec.Struct, frozen=True, tag="metrics"):
-    """Ask for the engine's metrics in Prometheus text exposition."""
+class MetricsRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="metrics"):
+    """Ask for the engine's metrics in Prometheus text exposition, or in the one of OpenMetrics."""
 
     call_id: int
+    openmetrics: bool = False
 
 
 class ResetPrefixCacheRequest(msgspec.Struct, frozen=True, tag="reset_prefix_cache"):

@@ -9,13 +9,14 @@ engine saw only the end. Requests that are refused never were the engine's: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
-
 from engine.config import EngineConfig
+from engine.kept_counts import KeptCounts
+from engine.metric_registry import MetricMaker, MetricRegistry
 from engine.request import Request
 from engine.scheduler.outputs import Update
 from engine.scheduler.plan import StepStats
@@ -29,6 +30,34 @@ _PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1
 _REQUEST_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+_LENGTHS: tuple[float, ...] = ()  # depend on the model's context
+_BUCKETS: dict[str, tuple[float, ...]] = {
+    "request_prompt_tokens": _LENGTHS,
+    "request_generation_tokens": _LENGTHS,
+    "request_max_num_generation_tokens": _LENGTHS,
+    "request_params_max_tokens": _LENGTHS,
+    "request_prefill_kv_computed_tokens": _LENGTHS,
+    "request_num_preemptions": _PREEMPTIONS,
+    "iteration_tokens_total": _STEP_TOKENS,
+    "time_to_first_token_seconds": _FIRST_TOKEN_S,
+    "inter_token_latency_seconds": _PER_TOKEN_S,
+    "request_time_per_output_token_seconds": _PER_TOKEN_S,
+    "e2e_request_latency_seconds": _REQUEST_S,
+    "request_queue_time_seconds": _REQUEST_S,
+    "request_prefill_time_seconds": _REQUEST_S,
+    "request_decode_time_seconds": _REQUEST_S,
+    "request_inference_time_seconds": _REQUEST_S,
+}
+HISTOGRAMS = frozenset(_BUCKETS)
+"""Histograms whose buckets `EngineConfig.custom_histogram_buckets` may replace, without the ``vllm:`` in front."""
+
+# Names that older dashboards read.
+_OLD_NAMES = {
+    "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
+    "vllm:prefix_cache_queries": "vllm:gpu_prefix_cache_queries",
+    "vllm:prefix_cache_hits": "vllm:gpu_prefix_cache_hits",
+    "vllm:inter_token_latency_seconds": "vllm:time_per_output_token_seconds",
+}
 _FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -45,13 +74,26 @@ class Load(Protocol):
     def kv_cache_usage(self) -> float: ...
 
 
+@dataclass(slots=True)
+class Totals:
+    """Tokens since the engine began, for the line of statistics."""
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    preemptions: int = 0
+
+
 class EngineMetrics:
     """The metrics of one engine, in a registry of their own; every series exists from the start with 0."""
 
     def __init__(self, config: EngineConfig, info: RunnerInfo, *, engine: str = "0") -> None:
-        self._registry = _Registry()
-        make = _Maker(self._registry, {"model_name": config.served_model_name, "engine": engine})
-        lengths = _one_two_five(info.max_model_len)
+        old_names = _OLD_NAMES if config.show_hidden_metrics else {}
+        self._registry = MetricRegistry(KeptCounts(config.counts_path), old_names)
+        self._labels = {"model_name": config.served_model_name, "engine": engine}
+        buckets = make_buckets(info.max_model_len, config.custom_histogram_buckets or {})
+        make = MetricMaker(self._registry.collectors, self._labels, buckets)
         # fmt: off
         self._num_running = make.gauge("num_requests_running", "Requests in the running batch.")
         self._num_waiting = make.gauge("num_requests_waiting", "Requests that wait to be scheduled.")
@@ -61,27 +103,29 @@ class EngineMetrics:
         self._prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of requests whose prompt was computed, cached ones included.")
         self._prompt_tokens_by_source = make.counters("prompt_tokens_by_source", "Prompt tokens by where their KV came from.", "source", ("local_compute", "local_cache_hit", "external_kv_transfer"))
         self._prompt_tokens_cached = make.counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        self._prompt_tokens_cached_by_source = make.counters("prompt_tokens_cached_by_source", "Prompt tokens found in a cache, by where it is.", "source", ("device",))
         self._generation_tokens = make.counter("generation_tokens", "Output tokens generated.")
         self._prefix_cache_queries = make.counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self._prefix_cache_hits = make.counter("prefix_cache_hits", "Tokens found in the prefix cache.")
         self._request_success = make.counters("request_success", "Finished requests by finish reason.", "finished_reason", _FINISH_REASONS)
-        self._request_prompt_tokens = make.histogram("request_prompt_tokens", "Prompt tokens of a request.", lengths)
-        self._request_generation_tokens = make.histogram("request_generation_tokens", "Output tokens of a request.", lengths)
-        self._request_max_generation_tokens = make.histogram("request_max_num_generation_tokens", "Most output tokens among the choices of a request.", lengths)
-        self._request_max_tokens = make.histogram("request_params_max_tokens", "max_tokens that a request asked for.", lengths)
-        self._request_computed_tokens = make.histogram("request_prefill_kv_computed_tokens", "Prompt tokens of a request that were not in the prefix cache.", lengths)
-        self._request_preemptions = make.histogram("request_num_preemptions", "Times a request was preempted.", _PREEMPTIONS)
-        self._step_tokens = make.histogram("iteration_tokens_total", "Prompt and output tokens of an engine step.", _STEP_TOKENS)
-        self._time_to_first_token = make.histogram("time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_S)
-        self._inter_token_latency = make.histogram("inter_token_latency_seconds", "Between the tokens of a request.", _PER_TOKEN_S)
-        self._time_per_output_token = make.histogram("request_time_per_output_token_seconds", "Mean time per output token after the first of a request.", _PER_TOKEN_S)
-        self._e2e_latency = make.histogram("e2e_request_latency_seconds", "Arrival to finish.", _REQUEST_S)
-        self._queue_time = make.histogram("request_queue_time_seconds", "Queued to first scheduled.", _REQUEST_S)
-        self._prefill_time = make.histogram("request_prefill_time_seconds", "First scheduled to first token.", _REQUEST_S)
-        self._decode_time = make.histogram("request_decode_time_seconds", "First to last token.", _REQUEST_S)
-        self._inference_time = make.histogram("request_inference_time_seconds", "First scheduled to last token.", _REQUEST_S)
+        self._request_prompt_tokens = make.histogram("request_prompt_tokens", "Prompt tokens of a request.")
+        self._request_generation_tokens = make.histogram("request_generation_tokens", "Output tokens of a request.")
+        self._request_max_generation_tokens = make.histogram("request_max_num_generation_tokens", "Most output tokens among the choices of a request.")
+        self._request_max_tokens = make.histogram("request_params_max_tokens", "max_tokens that a request asked for.")
+        self._request_computed_tokens = make.histogram("request_prefill_kv_computed_tokens", "Prompt tokens of a request that were not in the prefix cache.")
+        self._request_preemptions = make.histogram("request_num_preemptions", "Times a request was preempted.")
+        self._step_tokens = make.histogram("iteration_tokens_total", "Prompt and output tokens of an engine step.")
+        self._time_to_first_token = make.histogram("time_to_first_token_seconds", "Arrival to first token.")
+        self._inter_token_latency = make.histogram("inter_token_latency_seconds", "Between the tokens of a request.")
+        self._time_per_output_token = make.histogram("request_time_per_output_token_seconds", "Mean time per output token after the first of a request.")
+        self._e2e_latency = make.histogram("e2e_request_latency_seconds", "Arrival to finish.")
+        self._queue_time = make.histogram("request_queue_time_seconds", "Queued to first scheduled.")
+        self._prefill_time = make.histogram("request_prefill_time_seconds", "First scheduled to first token.")
+        self._decode_time = make.histogram("request_decode_time_seconds", "First to last token.")
+        self._inference_time = make.histogram("request_inference_time_seconds", "First scheduled to last token.")
         # fmt: on
         make.info("cache_config_info", "The KV cache's configuration.", _cache_config(config, info))
+        self._totals = Totals()
 
     def watch(self, load: Load) -> None:
         """Read the gauges from `load` from now on, at each scrape."""
@@ -91,9 +135,24 @@ class EngineMetrics:
         self._waiting_by_reason["deferred"].set_function(lambda: load.num_deferred)
         self._kv_cache_usage.set_function(lambda: load.kv_cache_usage)
 
-    def render(self) -> str:
-        """Prometheus text exposition of everything."""
-        return generate_latest(self._registry).decode()
+    def render(self, openmetrics: bool = False) -> str:
+        """Prometheus text exposition of everything, or OpenMetrics'."""
+        return self._registry.render(openmetrics=openmetrics)
+
+    def keep(self) -> None:
+        """Write the counts down for the process that comes after this one."""
+        self._registry.keep()
+
+    def record_startup(self, phase_seconds: Mapping[str, float]) -> None:
+        """Show how long each phase of the start took."""
+        meaning = "Seconds that each phase of the engine's last start took."
+        make = MetricMaker(self._registry.collectors, self._labels, {}, prefix="breadbox:")
+        for phase, gauge in make.gauges("startup_seconds", meaning, "phase", phase_seconds).items():
+            gauge.set(phase_seconds[phase])
+
+    def totals(self) -> Totals:
+        """What has been counted since this process began."""
+        return dataclasses.replace(self._totals)
 
     def record_step(self, stats: StepStats, updates: Sequence[Update], now_s: float) -> None:
         """Count a step, the tokens that it delivered at `now_s`, and the requests that they ended."""
@@ -115,6 +174,11 @@ class EngineMetrics:
             self._record_stages(request)
 
     def _count_step(self, stats: StepStats, num_tokens: int) -> None:
+        self._totals.prompt_tokens += stats.num_prompt_tokens
+        self._totals.output_tokens += num_tokens
+        self._totals.queried_tokens += stats.num_queried_tokens
+        self._totals.hit_tokens += stats.num_hit_tokens
+        self._totals.preemptions += stats.num_preemptions
         self._generation_tokens.inc(num_tokens)
         self._step_tokens.observe(stats.num_prompt_tokens + num_tokens)
         if stats.num_preemptions:
@@ -138,6 +202,7 @@ class EngineMetrics:
         self._time_to_first_token.observe(now_s - request.timeline.arrived_s)
         self._prompt_tokens.inc(request.num_prompt_tokens)
         self._prompt_tokens_cached.inc(num_cached_tokens)
+        self._prompt_tokens_cached_by_source["device"].inc(num_cached_tokens)
         self._prompt_tokens_by_source["local_compute"].inc(request.num_prompt_tokens - num_cached_tokens)
         self._prompt_tokens_by_source["local_cache_hit"].inc(num_cached_tokens)
 
@@ -164,43 +229,9 @@ class EngineMetrics:
             self._time_per_output_token.observe(decode_s / (request.num_output_tokens - 1))
 
 
-class _Registry(CollectorRegistry):
-    """Leaves out the ``_created`` series, which nobody asked for, without touching the library's global switch."""
-
-    def collect(self) -> Iterable[Metric]:
-        for family in super().collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
-
-
-class _Maker:
-    """Makes metrics with the engine's labels and returns the labelled child, so that recording looks nothing up."""
-
-    def __init__(self, registry: CollectorRegistry, labels: dict[str, str]) -> None:
-        self._registry = registry
-        self._labels = labels
-
-    def gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(f"vllm:{name}", meaning, self._labels, registry=self._registry).labels(**self._labels)
-
-    def gauges(self, name: str, meaning: str, label: str, values: Iterable[str]) -> dict[str, Gauge]:
-        gauge = Gauge(f"vllm:{name}", meaning, (*self._labels, label), registry=self._registry)
-        return {value: gauge.labels(**self._labels, **{label: value}) for value in values}
-
-    def info(self, name: str, meaning: str, facts: dict[str, str]) -> None:
-        labels = self._labels | facts
-        Gauge(f"vllm:{name}", meaning, labels, registry=self._registry).labels(**labels).set(1)
-
-    def counter(self, name: str, meaning: str) -> Counter:
-        return Counter(f"vllm:{name}", meaning, self._labels, registry=self._registry).labels(**self._labels)
-
-    def counters(self, name: str, meaning: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
-        counter = Counter(f"vllm:{name}", meaning, (*self._labels, label), registry=self._registry)
-        return {value: counter.labels(**self._labels, **{label: value}) for value in values}
-
-    def histogram(self, name: str, meaning: str, buckets: Sequence[float]) -> Histogram:
-        histogram = Histogram(f"vllm:{name}", meaning, self._labels, registry=self._registry, buckets=buckets)
-        return histogram.labels(**self._labels)
+def make_buckets(max_model_len: int, custom: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """Each histogram's buckets: those asked for, else the usual ones."""
+    return {name: custom.get(name) or usual or _one_two_five(max_model_len) for name, usual in _BUCKETS.items()}
 
 
 def _one_two_five(limit: int) -> list[int]:

@@ -8,11 +8,12 @@ What to do about a lost engine (resubmit) is `appliance.generation`'s business.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import zmq
@@ -114,23 +115,26 @@ class EngineClient:
                 yield output
         finally:
             # A mailbox that is no longer listed belonged to a lost engine.
-            if self._mailboxes.pop(wire_id, None) is not None and not is_finished:
+            if self._mailboxes.pop(wire_id, None) is not None and not (is_finished or mailbox.is_aborted):
                 self._send_abort([wire_id])
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
-        """End these requests; their iterators get an output with finish_reason "abort". Unknown ids are ignored."""
+    async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
+        """End these requests; their iterators get an output with that finish_reason. Unknown ids are ignored."""
         wanted = set(request_ids)
         wire_ids = [wire_id for wire_id in self._mailboxes if wire_id.rpartition("#")[0] in wanted]
         if wire_ids:
-            self._send_abort(wire_ids)
+            for wire_id in wire_ids:
+                self._mailboxes[wire_id].is_aborted = True
+            self._send_abort(wire_ids, finish_reason)
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         """State and facts; answered while the engine is loading, too. Raises EngineUnavailableError."""
         return await self._call(InfoRequest, EngineInfo, timeout_s)
 
-    async def metrics(self, timeout_s: float = 2.0) -> str:
-        """The engine's metrics in Prometheus text exposition. Raises EngineUnavailableError."""
-        return (await self._call(MetricsRequest, MetricsReply, timeout_s)).text
+    async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
+        """The engine's metrics in Prometheus' text exposition, or OpenMetrics'. Raises EngineUnavailableError."""
+        make = functools.partial(MetricsRequest, openmetrics=openmetrics)
+        return (await self._call(make, MetricsReply, timeout_s)).text
 
     async def reset_prefix_cache(self, timeout_s: float = 10.0) -> bool:
         """Empty the prefix cache; False while blocks are in use. Raises EngineUnavailableError."""
@@ -167,10 +171,10 @@ class EngineClient:
         if self._connection is None or not self._connection.send(encode(request)):
             raise EngineUnavailableError("the engine takes no requests")
 
-    def _send_abort(self, wire_ids: list[str]) -> None:
+    def _send_abort(self, wire_ids: list[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
         """Never waits, so that it also works while the consumer's task is being cancelled."""
         try:
-            self._send(AbortRequest(wire_ids))
+            self._send(AbortRequest(wire_ids, finish_reason))
         except EngineUnavailableError as error:
             logger.warning("abort not sent num_requests=%d error=%s", len(wire_ids), error)
 

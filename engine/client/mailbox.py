@@ -11,9 +11,10 @@ from engine.messages import RequestOutput, merge_outputs
 class Mailbox:
     """What a request's consumer has not read yet: at most one output, and an error behind it."""
 
-    __slots__ = ("_error", "_output", "_waiter")
+    __slots__ = ("_error", "_output", "_waiter", "is_aborted")
 
     def __init__(self) -> None:
+        self.is_aborted = False  # the engine has been told to end the request
         self._output: RequestOutput | None = None
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -5,11 +5,12 @@ The IO thread answers before torch is even imported; loading runs in the main th
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -68,7 +69,9 @@ class EngineServer:
         """Load, then step until stopped. Returns the exit code; errors are logged, not raised."""
         self._io.start()
         try:
-            BusyLoop(self._load(), self._inbox, self._io).run()
+            core = self._load()
+            with self._reporting(core):
+                BusyLoop(core, self._inbox, self._io).run()
         except EngineError as error:
             return self._fail(error)
         except Exception as error:
@@ -96,6 +99,7 @@ class EngineServer:
         gc.collect()
         gc.freeze()
         self.status.set_ready(core.info, core, core.metrics.render)
+        core.metrics.record_startup(self.status.phase_seconds)
         self.is_loading = False
         logger.info(
             "engine ready model=%s socket=%s device=%s dtype=%s max_model_len=%d num_blocks=%d seconds=%.1f",
@@ -108,6 +112,17 @@ class EngineServer:
             sum(self.status.phase_seconds.values()),
         )
         return core
+
+    @contextlib.contextmanager
+    def _reporting(self, core: EngineCore) -> Iterator[None]:
+        from engine.server.reporter import Reporter
+
+        reporter = Reporter(core, self._config.log_stats_interval_s)
+        reporter.start()
+        try:
+            yield
+        finally:
+            reporter.stop()
 
     def _fail(self, error: EngineError) -> int:
         self.status.set_failed(str(error))

@@ -34,7 +34,7 @@ class Core(Gauges, Protocol):
     def add(self, request: GenerateRequest) -> RequestOutput | None:
         """Take a request; an error output where it is refused."""
 
-    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+    def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> list[RequestOutput]:
         """Drop requests; unknown ids are ignored."""
 
     def step(self) -> list[RequestOutput]:
@@ -104,7 +104,8 @@ class BusyLoop:
         if isinstance(request, GenerateRequest):
             self._add(item.worker, request)
         elif isinstance(request, AbortRequest):
-            self._abort([_core_id(item.worker, request_id) for request_id in request.request_ids])
+            core_ids = [_core_id(item.worker, request_id) for request_id in request.request_ids]
+            self._abort(core_ids, request.finish_reason)
         elif isinstance(request, ResetPrefixCacheRequest):
             reply = ResetPrefixCacheReply(request.call_id, self._core.reset_prefix_cache())
             self._outlet.send([(item.worker, reply)])
@@ -137,14 +138,14 @@ class BusyLoop:
         logger.info("worker vanished worker=%s num_aborted=%d", worker.hex(), len(core_ids))
         self._abort(core_ids)
 
-    def _abort(self, core_ids: list[str]) -> None:
+    def _abort(self, core_ids: list[str], finish_reason: str = "abort") -> None:
         known = [core_id for core_id in core_ids if core_id in self._owners]
         if not known:
             return
-        self._deliver(self._core.abort(known))
+        self._deliver(self._core.abort(known, finish_reason))
         # Whatever the core says of them, they are over for their workers.
         left = [core_id for core_id in known if core_id in self._owners]
-        self._deliver([RequestOutput(request_id=core_id, finish_reason="abort") for core_id in left])
+        self._deliver([RequestOutput(request_id=core_id, finish_reason=finish_reason) for core_id in left])
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         messages: list[tuple[bytes, RequestOutput]] = []

@@ -186,7 +186,7 @@ class IOThread(threading.Thread):
         if isinstance(request, InfoRequest):
             self._reply(worker, self._status.make_info(request.call_id))
         elif isinstance(request, MetricsRequest):
-            self._reply(worker, MetricsReply(request.call_id, self._status.metrics_text()))
+            self._reply(worker, MetricsReply(request.call_id, self._status.metrics_text(request.openmetrics)))
         elif isinstance(request, GenerateRequest) and (reason := self._status.unavailable) is not None:
             worker.add(make_unavailable(request.request_id, reason))
             self._dirty[worker.identity] = worker

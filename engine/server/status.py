@@ -54,7 +54,7 @@ class Status:
         self.percent = 0.0
         self.error: str | None = None
         self.phase_seconds: dict[str, float] = {}
-        self.metrics_text: Callable[[], str] = str
+        self.metrics_text: Callable[[bool], str] = lambda openmetrics: ""
         self._phase_start_s = time.monotonic()
         self._ready: _Ready | None = None
         self._unavailable: str | None = None
@@ -65,8 +65,8 @@ class Status:
         if phase != self.phase:
             self._enter(phase)
 
-    def set_ready(self, info: RunnerInfo, gauges: Gauges, metrics_text: Callable[[], str]) -> None:
-        """From here on requests are taken."""
+    def set_ready(self, info: RunnerInfo, gauges: Gauges, metrics_text: Callable[[bool], str]) -> None:
+        """From here on requests are taken. `metrics_text` renders the metrics, as OpenMetrics where it gets True."""
         self.metrics_text = metrics_text
         self._ready = _Ready(info, gauges)
         self.progress("ready", 100.0)

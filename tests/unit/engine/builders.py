@@ -84,7 +84,7 @@ def step_until(core: EngineCore, condition: Callable[[], bool]) -> None:
 def value_of(core: EngineCore, name: str, **labels: str) -> float:
     """The value of one series of the engine's metrics."""
     labels = {"model_name": "model", "engine": "0"} | labels
-    value = core.metrics._registry.get_sample_value(f"vllm:{name}", labels)
+    value = core.metrics._registry.collectors.get_sample_value(f"vllm:{name}", labels)
     assert value is not None, f"no series {name} {labels}"
     return value
 

@@ -23,6 +23,7 @@ COUNTERS = {
     "vllm:prompt_tokens",
     "vllm:prompt_tokens_by_source",
     "vllm:prompt_tokens_cached",
+    "vllm:prompt_tokens_cached_by_source",
     "vllm:generation_tokens",
     "vllm:prefix_cache_queries",
     "vllm:prefix_cache_hits",
