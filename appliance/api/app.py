@@ -11,10 +11,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import APIRouter, FastAPI
 
 from appliance import __version__
-from appliance.api import health, load, metrics, models, tokenize, version
+from appliance.api import health, invocations, load, metrics, models, tokenize, version
 from appliance.api.chat import routes as chat
 from appliance.api.completions import routes as completions
-from appliance.api.error_handlers import HANDLERS
+from appliance.api.error_handlers import HANDLERS, Envelope
+from appliance.api.messages import routes as messages
+from appliance.api.messages.errors import encode_error as encode_messages_error
 from appliance.api.middleware import make_middleware
 from appliance.api.openapi import install_openapi
 from appliance.api.responses import routes as responses
@@ -33,6 +35,8 @@ ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
     (chat.router, _always),
     (completions.router, _always),
     (responses.router, _always),
+    (messages.router, _always),
+    (invocations.router, _always),
     (models.router, _always),
     (tokenize.router, _always),
     (tokenize.info_router, lambda settings: settings.enable_tokenizer_info_endpoint),
@@ -42,10 +46,14 @@ ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
     (metrics.router, _always),
 )
 
+# Paths whose errors do not look like OpenAI's, whatever raises them.
+ENVELOPES: dict[str, Envelope] = {"/v1/messages": encode_messages_error}
+
 
 def create_app(settings: Settings, models: Sequence[ServedModel] | None = None) -> FastAPI:
     """The ASGI application for these models (default: those that the settings name). Raises ApplianceError."""
-    state = ApiState(settings, ServedModels(load_models(settings) if models is None else models))
+    served = ServedModels(load_models(settings) if models is None else models)
+    state = ApiState(settings, served, envelopes=ENVELOPES)
     _ = state.parsers  # a wrong name must stop the start, not the first request
     docs = not settings.disable_fastapi_docs
     app = FastAPI(

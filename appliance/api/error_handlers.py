@@ -59,13 +59,11 @@ def shown_message(error: APIError) -> str:
     return message if len(message) <= _MAX_MESSAGE_CHARS else message[: _MAX_MESSAGE_CHARS - 1] + "…"
 
 
-def _encode_for(scope: Scope, error: APIError) -> bytes:
+def _find_envelope(scope: Scope) -> Envelope | None:
     path = get_route_path(scope)
     envelopes: Mapping[str, Envelope] = scope["app"].state.api.envelopes
-    for prefix, encode in envelopes.items():
-        if path == prefix or path.startswith(prefix + "/"):
-            return encode(error, scope["state"]["request_id"])
-    return encode_error(error)
+    found = (encode for prefix, encode in envelopes.items() if path == prefix or path.startswith(prefix + "/"))
+    return next(found, None)
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:
@@ -75,12 +73,11 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
         headers["www-authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
-    return Response(
-        _encode_for(scope, error) if scope else encode_error(error),
-        error.status,
-        headers,
-        media_type="application/json",
-    )
+    encode = _find_envelope(scope) if scope else None
+    if scope is None or encode is None:
+        return Response(encode_error(error), error.status, headers, media_type="application/json")
+    headers["request-id"] = request_id = scope["state"]["request_id"]
+    return Response(encode(error, request_id), error.status, headers, media_type="application/json")
 
 
 async def handle_api_error(request: Request, error: APIError) -> Response:

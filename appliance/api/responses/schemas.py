@@ -99,11 +99,12 @@ class ResponsesRequest(SamplingFields):
 
     def to_chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """The chat request that these messages and the other fields mean. Raises InvalidRequestError."""
-        tools, choice = read_tools(self.tools), read_tool_choice(self.tool_choice)
+        tools = allowed_tools(read_tools(self.tools), self.tool_choice)
+        choice = read_tool_choice(self.tool_choice)
         fields = {name: getattr(self, name) for name in self.model_fields_set & _SHARED}
         fields |= {"messages": messages, "parallel_tool_calls": self.parallel_tool_calls}
         fields |= {"include_reasoning": self.include_reasoning, "max_completion_tokens": self.max_output_tokens}
-        fields |= {"tools": allowed_tools(tools, self.tool_choice), "tool_choice": choice}
+        fields |= {"tools": tools, "tool_choice": None if choice == "auto" and not tools else choice}
         if self.reasoning is not None:
             fields["reasoning_effort"] = self.reasoning.effort
         if self.text.format is not None:

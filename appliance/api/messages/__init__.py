@@ -1,0 +1,1 @@
+"""The /v1/messages protocol, as Anthropic's clients speak it."""
