@@ -20,7 +20,10 @@ from appliance.settings import LoadedSettings, add_flags, load_settings, load_se
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its flags and what it does; ``run`` returns the exit status."""
+    """A subcommand: its flags and what it does; ``run`` returns the exit status.
+
+    One that has commands of its own takes the words behind its name itself, with ``run_words``.
+    """
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -28,6 +31,7 @@ class Command:
     usage: str
     examples: str = ""
     is_internal: bool = False
+    run_words: Callable[[Sequence[str]], int] | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"there is no command {words[0]!r}; the commands are {', '.join(_public_commands())}")
         return 2
     try:
+        if command.run_words:
+            return command.run_words(words[1:])
         return command.run(_parse(words[0], command, words[1:]))
     except (KeyboardInterrupt, BrokenPipeError):
         return 130
@@ -207,6 +213,12 @@ def _check(args: argparse.Namespace) -> int:
     return 0
 
 
+def _bench(words: Sequence[str]) -> int:
+    from appliance.bench.command import run_bench
+
+    return run_bench(words)
+
+
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -255,6 +267,13 @@ COMMANDS: dict[str, Command] = {
         "breadbox check [MODEL …] [flags]",
         """examples:
   breadbox check ./qwen3 --port 8123 --chat-template ./template.jinja""",
+    ),
+    "bench": Command(
+        "Measure a box or another server: serve, latency, throughput, startup, compare.",
+        _no_arguments,
+        lambda args: 0,
+        "breadbox bench COMMAND …",
+        run_words=_bench,
     ),
     "version": Command("Print the version.", _no_arguments, _version, "breadbox version"),
     "engine": Command(

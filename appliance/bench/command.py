@@ -1,0 +1,94 @@
+"""`breadbox bench …`: the table of the measurements, their help, and the way from words to a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from appliance.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One `breadbox bench` command; ``flags`` and ``run`` are "module:function", imported only when it is called."""
+
+    summary: str
+    flags: str
+    run: str
+    usage: str
+    examples: str
+
+
+def run_bench(words: Sequence[str]) -> int:
+    """Run one measurement; returns the exit status. Raises ApplianceError."""
+    if not words or words[0] in {"-h", "--help"}:
+        print(overview())
+        return 0 if words else 2
+    measurement = MEASUREMENTS.get(words[0])
+    if measurement is None:
+        raise SettingsError([f"there is no bench command {words[0]!r}; the commands are {', '.join(MEASUREMENTS)}"])
+    parser = argparse.ArgumentParser(
+        prog=f"breadbox bench {words[0]}",
+        usage=measurement.usage,
+        description=measurement.summary,
+        epilog=measurement.examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.error = _usage_error  # type: ignore[method-assign,assignment]
+    _load(measurement.flags)(parser)
+    args = parser.parse_intermixed_args(list(words[1:]))
+    status = _load(measurement.run)(args)
+    assert isinstance(status, int)
+    return status
+
+
+def _load(name: str) -> Callable[..., object]:
+    module, _, function = name.partition(":")
+    loaded: Callable[..., object] = getattr(import_module(f"appliance.bench.{module}"), function)
+    return loaded
+
+
+def _usage_error(message: str) -> None:
+    raise SettingsError([message])
+
+
+def overview() -> str:
+    """What `breadbox bench --help` prints."""
+    lines = [f"  {name:<11} {measurement.summary.splitlines()[0]}" for name, measurement in MEASUREMENTS.items()]
+    return "\n".join(
+        [
+            "usage: breadbox bench COMMAND …",
+            "",
+            "Measures a box, or any server that speaks the OpenAI API. Flags and output as `vllm bench` has them.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "examples:",
+            "  breadbox bench serve --num-prompts 99 --input-len 128 --output-len 128 --max-concurrency 8 --ignore-eos",
+            "  breadbox bench compare http://127.0.0.1:8000 peer=http://127.0.0.1:8080 --markdown",
+            "",
+            "Words: TTFT = time to the first token; ITL = gap between two chunks of a stream; TPOT = time per output",
+            "token after the first; E2E = the whole request. `breadbox bench COMMAND --help` has the flags.",
+        ]
+    )
+
+
+MEASUREMENTS: dict[str, Measurement] = {
+    "serve": Measurement(
+        "Send requests to a running server and report throughput, TTFT, TPOT and ITL.",
+        "serve_flags:add_serve_flags",
+        "serve:run_serve",
+        "breadbox bench serve [--base-url URL] [flags]",
+        """examples:
+  breadbox bench serve --num-prompts 64 --input-len 128 --output-len 128 --max-concurrency 32 --ignore-eos
+  breadbox bench serve --backend openai-chat --dataset-name sharegpt --num-prompts 200 --request-rate 2 \\
+      --percentile-metrics ttft,itl,e2el --metric-percentiles 50,95,99 --goodput ttft:500 tpot:50
+  breadbox bench serve --base-url https://box.example --api-key KEY --dataset-name custom --dataset-path my.jsonl
+  breadbox bench serve --request-rate 4 --burstiness 0.5 --save-result --save-detailed --plot
+  breadbox bench serve --ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 8 --num-prompts 300""",
+    ),
+}
