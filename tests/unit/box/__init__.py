@@ -1,0 +1,1 @@
+"""Command line, settings and supervision, without starting a box."""
