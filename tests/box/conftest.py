@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.box.proxy import short_dir
 from tests.box.running_box import RunningBox, running_box
 from tests.tiny_models import make_tiny_model
 
@@ -33,3 +34,10 @@ def box(smollm2: Path) -> Iterator[RunningBox]:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny baked model that is ready at once and knows nothing."""
     return make_tiny_model("llama", tmp_path_factory.mktemp("tiny")).baked
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for sockets."""
+    with short_dir() as path:
+        yield path

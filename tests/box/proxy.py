@@ -54,9 +54,10 @@ def wait_for_listener(address: int | Path, process: subprocess.Popen[bytes], tim
 
 
 @contextlib.contextmanager
-def running_nginx(config: Path, address: int | Path) -> Iterator[subprocess.Popen[bytes]]:
+def running_nginx(config: Path, address: int | Path, user: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """An nginx over a configuration file."""
-    process = subprocess.Popen([find_nginx() or "nginx", "-e", "stderr", "-p", config.parent, "-c", config])
+    command = [find_nginx() or "nginx", "-e", "stderr", "-p", config.parent, "-c", config]
+    process = subprocess.Popen(command, user=user)
     try:
         wait_for_listener(address, process)
         yield process
@@ -65,13 +66,19 @@ def running_nginx(config: Path, address: int | Path) -> Iterator[subprocess.Pope
         process.wait(10)
 
 
+def make_proxy_dirs(run_dir: Path) -> None:
+    """What a box makes for its nginx: a folder for temporary files, and the pipe (here a file) for its log."""
+    for name in ("nginx", "log"):
+        (run_dir / name).mkdir()
+
+
 @contextlib.contextmanager
 def running_proxy(**knobs: object) -> Iterator[Settings]:
     """The box's nginx without the rest of the box."""
     with short_dir() as run_dir:
         settings = make_settings(run_dir, **knobs)
         render_box(settings, "secret")
-        (run_dir / "nginx").mkdir()
+        make_proxy_dirs(run_dir)
         with running_nginx(run_dir / "nginx.conf", settings.uds or settings.port):
             yield settings
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -114,6 +115,32 @@ def test_what_is_killed_comes_back(two_models: RunningBox, words: tuple[str, ...
 
     box.wait_until(answers, 45)
     assert box.process.is_running()
+
+
+def test_a_unix_socket_with_keys(tiny: Path, folder: Path) -> None:
+    socket_file = folder / "box.sock"
+    with running_box(tiny, flags=[*TINY, "--uds", str(socket_file), "--api-key", "one", "--api-key", "two"]) as box:
+        box.wait_ready()
+        (line,) = (line for line in box.output.splitlines() if line.strip().startswith("curl "))
+        assert "--unix-socket" in line
+        for key, answer in (
+            ("one", b'"text_completion"'),
+            ("two", b'"text_completion"'),
+            ("three", b"invalid_api_key"),
+        ):
+            environment = os.environ | {"KEY": key}
+            run = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=60, check=True)
+            assert answer in run.stdout
+        assert "two" not in box.output
+        (master,) = box.find("nginx: master")
+        master.kill()
+        box.wait_until(lambda: bool(set(box.find("nginx: master")) - {master}), 30)
+        client = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_file), retries=5))
+        box.wait_until(lambda: client.get("http://box/health").status_code == 200, 30)
+        client.close()
+        box.signal(signal.SIGTERM)
+        assert box.wait_ended() == 0
+        assert not socket_file.exists()
 
 
 def test_an_impossible_setting_of_the_engine_ends_the_box_with_the_reason(tiny: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,8 @@ import httpx
 import pytest
 
 from appliance.settings import Settings
-from tests.box.proxy import running_proxy, short_dir, stock_nginx_before
+from appliance.supervisor.rendering import render_box
+from tests.box.proxy import make_proxy_dirs, make_settings, running_nginx, running_proxy, short_dir, stock_nginx_before
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -244,3 +246,17 @@ def test_a_unix_socket_instead_of_a_port() -> None:
         with running_proxy(uds=path), httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
             check_envelope(client.get("http://localhost/health"), 503, "service_unavailable")
         assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else; others are that already")
+def test_it_runs_as_any_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = 65534
+    monkeypatch.setattr("os.geteuid", lambda: nobody)
+    with short_dir() as run_dir:
+        settings = make_settings(run_dir)
+        render_box(settings, "secret")
+        make_proxy_dirs(run_dir)
+        for path in (run_dir, *run_dir.rglob("*")):
+            os.chown(path, nobody, nobody)
+        with running_nginx(run_dir / "nginx.conf", settings.port, user=nobody):
+            check_envelope(httpx.get(f"http://127.0.0.1:{settings.port}/health"), 503, "service_unavailable")
