@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -21,7 +21,7 @@ def load_plugins(paths: Iterable[str]) -> list[Middleware]:
 def _load(path: str) -> Middleware:
     plugin = _import(path)
     if isinstance(plugin, type):
-        return Middleware(plugin)
+        return Middleware(cast(Any, plugin))
     if inspect.iscoroutinefunction(plugin):
         return Middleware(BaseHTTPMiddleware, dispatch=plugin)
     raise ApplianceError(f"--middleware: {path} is neither a class nor a coroutine function")

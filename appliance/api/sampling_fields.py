@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from appliance.api.fields import MAX_INT64, MIN_INT64, Integer, StreamOptions, refuse
 from appliance.api.served_model import ServedModel
@@ -16,6 +16,17 @@ from engine.messages import SamplingParams
 
 GREEDY_BELOW = 1e-5
 MAX_LOGPROB_TOKEN_IDS = 128
+# Unknown fields are ignored; these are known, and an answer without them would not be the one that was asked for.
+UNSUPPORTED = {
+    "use_beam_search": "is not supported",
+    "repetition_detection": "is not supported; bound the answer with max_tokens, or use frequency_penalty",
+    "thinking_token_budget": "is not supported",
+    "prompt_embeds": "is not supported",
+    "mm_processor_kwargs": "is not supported: this model reads nothing but text",
+    "media_io_kwargs": "is not supported: this model reads nothing but text",
+    "functions": "is not supported; use tools",
+}
+_MEANS_NOTHING: tuple[Any, ...] = (None, False, -1, [], {})
 
 
 class SamplingFields(ConstraintFields):
@@ -57,7 +68,15 @@ class SamplingFields(ConstraintFields):
     priority: Integer = Field(0, ge=MIN_INT64, le=MAX_INT64)
     cache_salt: str | None = None
     request_id: str | None = None
-    use_beam_search: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for name, problem in UNSUPPORTED.items():
+                if value.get(name) not in _MEANS_NOTHING:
+                    raise refuse(name, problem)
+        return value
 
     @property
     def stop_strings(self) -> list[str]:
@@ -76,8 +95,6 @@ class SamplingFields(ConstraintFields):
 
     def check(self, settings: Settings, model: ServedModel) -> None:
         """Raises InvalidRequestError for what the schema alone cannot see."""
-        if self.use_beam_search:
-            raise refuse("use_beam_search", "is not supported")
         self._check_stream(settings)
         _check_range("n", self.n, 1, settings.max_n)
         check_logprobs("prompt_logprobs", self.prompt_logprobs, settings)

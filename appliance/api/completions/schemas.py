@@ -34,7 +34,6 @@ class CompletionRequest(SamplingFields):
     best_of: Integer | None = None
     suffix: str | None = None
     add_special_tokens: bool = True
-    prompt_embeds: Any = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -64,8 +63,6 @@ class CompletionRequest(SamplingFields):
         check_logprobs("logprobs", self.logprobs, settings)
         if self.suffix:
             raise refuse("suffix", "is not supported: this model does not fill in the middle")
-        if self.prompt_embeds is not None:
-            raise refuse("prompt_embeds", "is not supported")
         if self.best_of is not None and self.best_of != self.n:
             raise refuse("best_of", "is not supported; ask for n choices instead")
         if self.discards_output and not self.echo:

@@ -96,6 +96,7 @@ class ChatRequest(SamplingFields, PromptFields):
     parallel_tool_calls: bool = True
     reasoning_effort: Effort | None = None
     include_reasoning: bool = True
+    modalities: list[Any] = Field(default_factory=list)
 
     @property
     def num_logprobs(self) -> int | None:
@@ -120,6 +121,8 @@ class ChatRequest(SamplingFields, PromptFields):
     def check(self, settings: Settings, model: ServedModel) -> None:
         """Raises InvalidRequestError."""
         super().check(settings, model)
+        if any(modality != "text" for modality in self.modalities):
+            raise refuse("modalities", "must be text: this model writes nothing else")
         if self.top_logprobs and not self.logprobs:
             raise refuse("top_logprobs", "needs logprobs true")
         check_logprobs("top_logprobs", self.top_logprobs, settings)
