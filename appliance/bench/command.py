@@ -91,4 +91,22 @@ MEASUREMENTS: dict[str, Measurement] = {
   breadbox bench serve --request-rate 4 --burstiness 0.5 --save-result --save-detailed --plot
   breadbox bench serve --ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 8 --num-prompts 300""",
     ),
+    "compare": Measurement(
+        "Run the same loads on a box and on other servers, interleaved, and print how many times better it is.",
+        "comparison.command:add_compare_flags",
+        "comparison.command:run_compare",
+        "breadbox bench compare [NAME=]URL [NAME=]URL … [flags]",
+        """examples:
+  breadbox bench compare http://127.0.0.1:8000 llama.cpp=http://127.0.0.1:8080 --output-json compare.json
+  breadbox bench compare http://127.0.0.1:8000 q4=http://127.0.0.1:8080 q8=http://127.0.0.1:8081 --markdown
+  breadbox bench compare http://127.0.0.1:8000 peer=http://127.0.0.1:8080 --only-rates --rates 1,2,4 --repeat 5
+
+loads (chats of real English text; each answer exactly as long as asked for):
+  L1  prompt 128, output 128, one at a time, 4 requests      L2  … 8 at a time, 32 requests
+  L3  … 32 at a time, 64 requests                            L4  prompt 2048, output 16, one at a time, 3 requests
+  L5  system message of 1024 tokens, shared or not, and 32 tokens more, output 32
+
+A run during which other processes used more than --spoilt-cores is spoilt: left out where there are clean ones, and
+marked where there are none.""",
+    ),
 }

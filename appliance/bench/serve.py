@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from appliance.bench import speculation
 from appliance.bench.dataset_flags import read_dataset_options
 from appliance.bench.datasets import Sample, make_samples
+from appliance.bench.event_loop import run_event_loop
 from appliance.bench.http_client import HttpServer
 from appliance.bench.load import LoadResult, PreparedRequest, run_load
 from appliance.bench.plot import draw
@@ -25,8 +24,6 @@ from appliance.bench.serve_flags import make_arrival, make_server, read_sampling
 from appliance.bench.speculation import SpeculationStats
 from appliance.bench.summary import Summary, summarize
 from appliance.bench.target import find_tokenizer_file, first_model, load_tokenizer, wait_until_ready
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,6 @@ def run_serve(args: argparse.Namespace) -> int:
     print(format_report(outcome.summary, options, outcome.speculation), flush=True)
     _save(args, plan, outcome)
     return 0 if outcome.summary.num_completed else 1
-
-
-def run_event_loop(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run on uvloop, which costs the machine less than asyncio's own loop."""
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
 
 
 async def _measure(args: argparse.Namespace) -> tuple[Plan, Outcome]:

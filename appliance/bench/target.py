@@ -16,7 +16,7 @@ from appliance.bench.result import digest
 from appliance.settings import load_settings_and_problems
 
 _LOOK_S = 0.25
-_LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104 - an address to recognise
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104 - an address to recognise
 
 
 async def first_model(server: HttpServer) -> dict[str, Any]:
@@ -58,7 +58,7 @@ async def _try(server: HttpServer, deadline_s: float, path: str, is_chat: bool, 
 
 def find_tokenizer_file(server: HttpServer, card: dict[str, Any]) -> Path | None:
     """The tokenizer.json of a model served from this machine: vLLM's card names the folder, a box's the model."""
-    if server.host not in _LOCAL_HOSTS:
+    if server.host not in LOCAL_HOSTS:
         return None
     models_dir = load_settings_and_problems({})[0].settings.models_dir.expanduser()
     names = [name for key in ("root", "id") if isinstance(name := card.get(key), str) and name]
