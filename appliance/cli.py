@@ -150,7 +150,7 @@ def _engine(args: argparse.Namespace) -> int:
     from appliance.settings import load_rendered
 
     settings = load_rendered()
-    configure_logging(settings.log_level, f"engine-{args.index}")
+    configure_logging(settings.log_level, f"engine-{args.index}", settings.log_format)
     return run_engine(settings, args.index)
 
 

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from appliance.derived_settings import default_token_budget, names_by_model
-from appliance.settings import Settings
+from appliance.settings import KNOB_BY_NAME, Settings
 from engine.config import EngineConfig
+
+# What both call the same is the same.
+_SAME_NAMES = {field.name for field in dataclasses.fields(EngineConfig)} & KNOB_BY_NAME.keys()
+_SAME_NAMES -= {"served_model_name", "max_num_batched_tokens", "custom_histogram_buckets"}
 
 
 def make_engine_config(settings: Settings, index: int) -> EngineConfig:
     """The configuration of the engine of model number `index`; the settings must be complete."""
     assert settings.run_dir is not None
     return EngineConfig(
+        **{name: getattr(settings, name) for name in _SAME_NAMES},
         model_path=settings.model[index],
         socket_path=settings.run_dir / f"engine-{index}.sock",
         served_model_name=names_by_model(settings, settings.model)[index][0],
-        device=settings.device,
-        dtype=settings.dtype,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens or default_token_budget(settings.device),
-        block_size=settings.block_size,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
         kv_cache_memory_bytes=settings.kv_cache_memory,
-        num_gpu_blocks_override=settings.num_gpu_blocks_override,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        enable_chunked_prefill=settings.enable_chunked_prefill,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        scheduling_policy=settings.scheduling_policy,
-        seed=settings.seed,
-        num_threads=settings.num_threads,
-        log_level=settings.log_level,
+        log_stats_interval_s=settings.log_stats_interval,
+        counts_path=settings.run_dir / "prometheus" / f"engine-{index}.json",
+        custom_histogram_buckets=make_buckets(settings),
     )
+
+
+def make_buckets(settings: Settings) -> dict[str, tuple[float, ...]]:
+    """Bounds by histogram, the ``vllm:`` in front being optional."""
+    given = settings.custom_histogram_buckets or {}
+    return {name.removeprefix("vllm:"): tuple(map(float, bounds)) for name, bounds in given.items()}
 
 
 def run_engine(settings: Settings, index: int) -> int:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import msgspec
 
 from appliance.errors import APIError, InternalServerError, InvalidRequestError, UnavailableError
 from appliance.text.choice_decoder import ChoiceDecoder
-from appliance.text.events import Event
+from appliance.text.events import Event, Finish
 from appliance.text.output_parser import OutputParser
 from appliance.text.tokenizer import Tokenizer
 from engine.errors import EngineError, EngineLostError, EngineUnavailableError
@@ -35,6 +35,9 @@ class Engine(Protocol):
 
     def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
         """Generate; closing the iterator early aborts."""
+
+    async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
+        """Drop requests, which are counted as finished for that reason."""
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         """State of the engine."""
@@ -57,10 +60,26 @@ class GenerationSpec:
 
 
 @dataclass
+class ChoiceProgress:
+    """How far a choice is, for logs; points in time are of `time.monotonic`."""
+
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    finish_reason: str | None = None
+    num_resumes: int = 0
+
+    def note(self, output: RequestOutput) -> None:
+        """Take in one output of the engine."""
+        if output.token_ids:
+            self.last_token_s = time.monotonic()
+            self.first_token_s = self.first_token_s or self.last_token_s
+
+
+@dataclass
 class _Choice:
     index: int
     decoder: ChoiceDecoder
-    num_resumes: int = 0
+    progress: ChoiceProgress = field(default_factory=ChoiceProgress)
 
 
 class Generation:
@@ -68,7 +87,7 @@ class Generation:
 
     Leaving (or cancelling the iteration) aborts what still runs. Raises APIError subclasses only. ``max_resumes`` is
     how often one choice is taken up again after the engine was lost, ``engine_wait_s`` how long each time to wait for
-    it. ``make_parser`` builds the parser of one choice.
+    it. ``make_parser`` builds the parser of one choice; ``on_resume`` is called each time one is taken up again.
     """
 
     def __init__(
@@ -80,8 +99,10 @@ class Generation:
         max_resumes: int = 3,
         engine_wait_s: float = 60.0,
         make_parser: Callable[[], OutputParser] | None = None,
+        on_resume: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
+        self._on_resume = on_resume
         self._spec = spec
         self._max_resumes = max_resumes
         self._engine_wait_s = engine_wait_s
@@ -101,6 +122,11 @@ class Generation:
     def num_output_tokens(self) -> list[int]:
         """How many tokens each choice has."""
         return [len(choice.decoder.token_ids) for choice in self._choices]
+
+    @property
+    def progress(self) -> list[ChoiceProgress]:
+        """How far each choice is."""
+        return [choice.progress for choice in self._choices]
 
     async def __aenter__(self) -> Generation:
         """Nothing is submitted before the first event is asked for."""
@@ -167,11 +193,24 @@ class Generation:
         async with aclosing(self._outputs(choice)) as outputs:
             async for output in outputs:
                 self._note(output)
+                choice.progress.note(output)
                 events = choice.decoder.feed(output)
+                if choice.decoder.is_finished:
+                    await self._finish(choice, output, events)
                 if events:
                     yield events
                 if choice.decoder.is_finished:
                     return
+
+    async def _finish(self, choice: _Choice, output: RequestOutput, events: list[Event]) -> None:
+        """A stop string is only seen here: the engine must be told that there is nothing left to do, and why."""
+        finish = events[-1] if events else None
+        choice.progress.finish_reason = finish.finish_reason if isinstance(finish, Finish) else output.finish_reason
+        if output.finish_reason is None:
+            await self._engine.abort([self._request_id(choice)], "stop")
+
+    def _request_id(self, choice: _Choice) -> str:
+        return f"{self._spec.request_id}-{choice.index}"
 
     async def _outputs(self, choice: _Choice) -> AsyncGenerator[RequestOutput, None]:
         """The engine's outputs for one choice, over as many engine lives as allowed."""
@@ -185,7 +224,7 @@ class Generation:
             except EngineLostError:
                 await self._await_engine(choice)
             except EngineUnavailableError:
-                if not choice.num_resumes:
+                if not choice.progress.num_resumes:
                     raise _unavailable("the model is not ready") from None
                 await self._await_engine(choice)
 
@@ -197,7 +236,7 @@ class Generation:
         if sampling.prompt_logprobs is not None and (choice.index or self.prompt_logprobs is not None):
             changes["prompt_logprobs"] = None  # the same for all choices, and needed once
         return GenerateRequest(
-            request_id=f"{spec.request_id}-{choice.index}",
+            request_id=self._request_id(choice),
             prompt_token_ids=spec.prompt_token_ids,
             sampling=msgspec.structs.replace(sampling, **changes) if changes else sampling,
             resumed_token_ids=list(choice.decoder.token_ids),
@@ -216,9 +255,9 @@ class Generation:
 
     async def _await_engine(self, choice: _Choice) -> None:
         """Return when an engine is ready to take the choice up again; UnavailableError when that takes too long."""
-        choice.num_resumes += 1
+        choice.progress.num_resumes += 1
         request_id, num_tokens = self._spec.request_id, len(choice.decoder.token_ids)
-        if choice.num_resumes > self._max_resumes:
+        if choice.progress.num_resumes > self._max_resumes:
             logger.error("engine lost too often request_id=%s resumes=%d", request_id, self._max_resumes)
             raise InternalServerError("the engine failed repeatedly while it worked on this request")
         logger.warning("engine lost, waiting to go on request_id=%s output_tokens=%d", request_id, num_tokens)
@@ -227,6 +266,8 @@ class Generation:
                 await self._poll_engine()
         except TimeoutError:
             raise _unavailable(f"the engine did not come back within {self._engine_wait_s:g} s") from None
+        if self._on_resume:
+            self._on_resume()
 
     async def _poll_engine(self) -> None:
         while True:

@@ -1,7 +1,8 @@
 """The API side's metrics: one table, counted by the HTTP middleware. The engine counts everything about generation.
 
 Under several API workers the values live in files that all workers share (prometheus_client's multiprocess mode,
-switched on by PROMETHEUS_MULTIPROC_DIR before this module is imported), so any worker can answer a scrape for all.
+switched on by PROMETHEUS_MULTIPROC_DIR before this module is imported), so any worker can answer a scrape for all,
+and what a worker counted stays when it is killed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,36 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from appliance.settings import prometheus_multiproc_dir
+from appliance.box_facts import BoxFacts
+from appliance.settings import Settings, prometheus_multiproc_dir
 
 # The moment a series was made is of no use to anyone and doubles the text.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+REJECTIONS = {
+    400: "invalid",
+    401: "unauthorized",
+    403: "unauthorized",
+    404: "not_found",
+    405: "not_found",
+    413: "too_large",
+    422: "invalid",
+    429: "rate_limited",
+    501: "not_implemented",
+    503: "unavailable",
+}
+DRAINING = "draining"
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_FINE_LATENCY_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.75),
+    *(1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 20, 30, 60, 120, 300),
+)
 _SIZE_BUCKETS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+_CHOICES = (1, 2, 5, 10, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +59,35 @@ class Row:
 TABLE = (
     Row(Counter, "http_requests", "HTTP requests by class of status.", ("handler", "method", "status")),
     Row(Histogram, "http_request_duration_seconds", "Until the last byte.", ("handler", "method"), _LATENCY_BUCKETS),
+    Row(Histogram, "http_request_duration_highr_seconds", "Until the last byte.", (), _FINE_LATENCY_BUCKETS),
     Row(Histogram, "http_request_size_bytes", "Declared size of request bodies.", ("handler",), _SIZE_BUCKETS),
     Row(Histogram, "http_response_size_bytes", "Size of answers, streams included.", ("handler",), _SIZE_BUCKETS),
-    Row(Counter, "breadbox_client_disconnects", "Clients that left before their answer was complete.", ("handler",)),
-    Row(Gauge, "breadbox_server_load", "Requests to the model in flight, over all API workers."),
+    Row(Histogram, "vllm:request_params_n", "Choices that a request asked for.", ("model_name", "engine"), _CHOICES),
+    Row(Counter, "breadbox:rejected_requests", "Requests that were refused, by reason.", ("reason",)),
+    Row(Counter, "breadbox:resumed_requests", "Times a request went on after the engine was lost.", ("model_name",)),
+    Row(Counter, "breadbox:client_disconnects", "Clients that left before their answer was complete.", ("handler",)),
+    Row(Gauge, "breadbox:server_load", "Requests to the model in flight, over all API workers."),
 )
 
 
 class ApiMetrics:
     """The table's metrics, made once a process. ``registry`` holds this process's values."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings | None = None, model_names: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
+        self._facts = BoxFacts(settings or Settings())
         made = {row.name: self._make(row) for row in TABLE}
         self.requests: Counter = made["http_requests"]
         self.duration_s: Histogram = made["http_request_duration_seconds"]
+        self.fine_duration_s: Histogram = made["http_request_duration_highr_seconds"]
         self.request_bytes: Histogram = made["http_request_size_bytes"]
         self.response_bytes: Histogram = made["http_response_size_bytes"]
-        self.disconnects: Counter = made["breadbox_client_disconnects"]
-        self.load: Gauge = made["breadbox_server_load"]
+        self.num_choices: Histogram = made["vllm:request_params_n"]
+        self.rejected: Counter = made["breadbox:rejected_requests"]
+        self.resumed: Counter = made["breadbox:resumed_requests"]
+        self.disconnects: Counter = made["breadbox:client_disconnects"]
+        self.load: Gauge = made["breadbox:server_load"]
+        self._start_with_zero(model_names)
 
     def _make(self, row: Row) -> Any:
         if row.kind is Histogram:
@@ -65,13 +97,28 @@ class ApiMetrics:
             return Gauge(row.name, row.help, row.labels, multiprocess_mode="livesum", registry=self.registry)
         return Counter(row.name, row.help, row.labels, registry=self.registry)
 
-    def render(self) -> str:
-        """Text exposition over all API workers."""
-        return generate_latest(self._collected()).decode()
+    def _start_with_zero(self, model_names: Iterable[str]) -> None:
+        """Make the series that are known, so that rate() sees the first increase."""
+        for reason in (*REJECTIONS.values(), DRAINING):
+            self.rejected.labels(reason)
+        for name in model_names:
+            self.num_choices.labels(name, "0")
+            self.resumed.labels(name)
+
+    def render(self, *, openmetrics: bool = False) -> str:
+        """Text exposition over all API workers, and of what is known of the box."""
+        collected = self._collected()
+        collected.register(self._facts)
+        try:
+            if openmetrics:
+                return bytes(generate_openmetrics(collected)).decode()  # type: ignore[no-untyped-call]
+            return generate_latest(collected).decode()
+        finally:
+            collected.unregister(self._facts)
 
     def server_load(self) -> int:
         """Requests in flight over all API workers."""
-        return int(self._collected().get_sample_value("breadbox_server_load") or 0)
+        return int(self._collected().get_sample_value("breadbox:server_load") or 0)
 
     def _collected(self) -> CollectorRegistry:
         if prometheus_multiproc_dir() is None:
@@ -81,8 +128,11 @@ class ApiMetrics:
         return registry
 
 
-def merge_expositions(texts: Iterable[str]) -> str:
-    """Join text expositions so that each metric family appears once, as the format demands."""
+def merge_expositions(texts: Iterable[str], *, openmetrics: bool = False) -> str:
+    """Join text expositions so that each metric family appears once, as the format demands.
+
+    Without one, not even OpenMetrics' end mark is left.
+    """
     families: dict[str, dict[str, list[str]]] = {}
     for text in texts:
         family: dict[str, list[str]] = {"head": [], "samples": []}
@@ -94,4 +144,4 @@ def merge_expositions(texts: Iterable[str]) -> str:
             elif line and not line.startswith("#"):
                 family["samples"].append(line)
     lines = [line for family in families.values() for line in (*family["head"], *family["samples"])]
-    return "\n".join(lines) + "\n" if lines else ""
+    return "\n".join([*lines, *(["# EOF"] if openmetrics else [])]) + "\n" if lines else ""

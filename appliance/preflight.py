@@ -16,6 +16,7 @@ from appliance.memory import available_memory_bytes, describe_bytes
 from appliance.settings import Settings
 from appliance.supervisor import run_dir
 from appliance.supervisor.rendering import find_nginx
+from engine.metrics import HISTOGRAMS
 from engine.models import ARCHITECTURES
 
 _WEIGHTS = "model.safetensors"
@@ -31,6 +32,7 @@ def find_problems(settings: Settings) -> list[str]:
         _check_chat_template,
         _check_generation_config,
         _check_parsers,
+        _check_buckets,
         _check_template_kwargs,
         _check_middleware,
         _check_address,
@@ -160,6 +162,12 @@ def _check_middleware(settings: Settings) -> Iterator[str]:
         load_plugins(settings.middleware)
     except ApplianceError as error:
         yield str(error)
+
+
+def _check_buckets(settings: Settings) -> Iterator[str]:
+    for name in settings.custom_histogram_buckets or {}:
+        if name.removeprefix("vllm:") not in HISTOGRAMS:
+            yield f"--custom-histogram-buckets: {name} is not one of {', '.join(sorted(HISTOGRAMS))}"
 
 
 def _check_address(settings: Settings) -> Iterator[str]:

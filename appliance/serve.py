@@ -26,7 +26,7 @@ def serve(settings: Settings) -> int:
     """Run a box until it is told to stop; returns the exit status. Raises ApplianceError where it can't go on."""
     signal.signal(signal.SIGTERM, _stop_early)
     # This process tells what matters on stdout.
-    configure_logging("debug" if settings.log_level == "debug" else "warning")
+    configure_logging("debug" if settings.log_level == "debug" else "warning", log_format=settings.log_format)
     problems = find_problems(settings)
     if problems:
         raise SettingsError(problems)

@@ -111,6 +111,14 @@ def _check_host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9.:_%-]+", value) else f"{value!r} is not an address or host name"
 
 
+def _check_buckets(value: dict[str, Any]) -> str | None:
+    for name, bounds in value.items():
+        numbers = [bound for bound in bounds if type(bound) in (int, float)] if isinstance(bounds, list) else []
+        if not numbers or len(numbers) != len(bounds) or sorted(set(numbers)) != bounds or numbers[0] <= 0:
+            return f"{name}: a list of ascending numbers above 0 is expected"
+    return None
+
+
 def _knob(
     default: Any,
     help: str,
@@ -138,7 +146,7 @@ def _knob(
     return field(default=default, metadata=meta)
 
 
-_SERVER, _MODEL, _ENGINE, _API, _BOX = "Server", "Model", "Engine", "API", "Box"
+_SERVER, _MODEL, _ENGINE, _API, _BOX, _WATCHING = "Server", "Model", "Engine", "API", "Box", "Watching"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +218,13 @@ class Settings:
     run_dir: Path | None = _knob(None, "folder for sockets and rendered configuration; default: a fresh temporary one", _BOX, parse=Path)
     shutdown_timeout: float = _knob(30.0, "seconds that running requests get to finish on SIGTERM", _BOX, check=_between(0, 3600))
     log_level: str = _knob("info", "how much is logged", _BOX, choices=("debug", "info", "warning", "error"))
+
+    log_format: str = _knob("text", "how the logs of engine and API look", _WATCHING, choices=("text", "json"))
+    log_stats_interval: float = _knob(10.0, "seconds between the engine's lines of statistics; 0 = none", _WATCHING, check=_between(0, 3600))
+    enable_log_requests: bool = _knob(False, "log what each request asks for when it begins (sampling and lengths, never text)", _WATCHING)
+    show_hidden_metrics: bool = _knob(False, "also show metrics under the names of older vLLM (vllm:gpu_cache_usage_perc, …)", _WATCHING)
+    custom_histogram_buckets: dict[str, Any] | None = _knob(None, 'JSON object of bucket bounds by histogram, such as {"e2e_request_latency_seconds": [0.05, 0.1, 0.5]}', _WATCHING, parse=parse_json_object, check=_check_buckets)
+    admin_port: int | None = _knob(None, "serve /metrics and /load on this port, without a key, and not on the main one", _WATCHING, parse=int, check=_between(1, 65535))
     # fmt: on
 
 

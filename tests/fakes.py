@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from engine.errors import EngineLostError, EngineUnavailableError
 from engine.messages import EngineInfo, GenerateRequest, RequestOutput, TokenLogprobs
@@ -77,7 +78,7 @@ class FakeEngine:
                 await self.abort([request.request_id])
             self.running.discard(request.request_id)
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
+    async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
         for request_id in set(request_ids) & self.running:
             self.running.discard(request_id)
             self.aborted.append(request_id)
@@ -96,7 +97,7 @@ class FakeEngine:
             num_running=len(self.running),
         )
 
-    async def metrics(self, timeout_s: float = 2.0) -> str:
+    async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         self._check_available()
         return METRICS
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from weakref import WeakSet
 
 from appliance.api.choice_stream import ChoiceStream
+from appliance.box_facts import DRAINING_FILE
 from appliance.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
 
-FILE = "draining"
 RETRY_AFTER_S = 5.0
 _POLL_S = 0.25
 
@@ -26,7 +26,7 @@ class Drain:
     """What one API worker knows about the box's end."""
 
     def __init__(self, run_dir: Path | None) -> None:
-        self._file = None if run_dir is None else run_dir / FILE
+        self._file = None if run_dir is None else run_dir / DRAINING_FILE
         self._streams: WeakSet[ChoiceStream] = WeakSet()
 
     @property

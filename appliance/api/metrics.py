@@ -1,4 +1,8 @@
-"""GET /metrics: what the engines and the API workers count, as one text exposition."""
+"""GET /metrics: what the engines and the API workers count, as one exposition.
+
+Prometheus' text, or OpenMetrics' where the scraper prefers it. Scrapes that come while one is being collected share
+the next collection, so that many scrapers cost no more than one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from appliance.api.served_model import ServedModel
-from appliance.api.state import get_state
-from appliance.metrics import CONTENT_TYPE, merge_expositions
+from appliance.api.state import ApiState, get_state
+from appliance.metrics import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, merge_expositions
 from engine.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -19,18 +23,50 @@ router = APIRouter(tags=["metrics"])
 ENGINE_TIMEOUT_S = 2.0
 
 
+class SharedScrapes:
+    """Collects for all who ask at the same time, once in each format."""
+
+    def __init__(self, state: ApiState) -> None:
+        self._state = state
+        self._running: dict[bool, asyncio.Task[str]] = {}
+        self._next: dict[bool, asyncio.Task[str]] = {}
+
+    async def get(self, *, openmetrics: bool) -> str:
+        """Everything as it is now, collected after this call."""
+        task = self._next.get(openmetrics)
+        if task is None:
+            task = asyncio.create_task(self._collect_after(self._running.get(openmetrics), openmetrics))
+            self._next[openmetrics] = task
+        return await asyncio.shield(task)
+
+    async def _collect_after(self, running: asyncio.Task[str] | None, openmetrics: bool) -> str:
+        if running is not None:
+            await asyncio.wait([running])
+        # From here on new scrapes have to wait for their own collection.
+        self._running[openmetrics] = self._next.pop(openmetrics)
+        return await collect(self._state, openmetrics=openmetrics)
+
+
+async def collect(state: ApiState, *, openmetrics: bool) -> str:
+    """An engine that is away is missing from the text; the scrape still succeeds."""
+    texts = await asyncio.gather(*(_engine_metrics(model, openmetrics) for model in state.models))
+    return merge_expositions([*texts, state.metrics.render(openmetrics=openmetrics)], openmetrics=openmetrics)
+
+
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """An engine that is away is missing from the text; the scrape still succeeds."""
-    state = get_state(request)
-    texts = await asyncio.gather(*(_engine_metrics(model) for model in state.models))
-    text = merge_expositions([*texts, state.metrics.render()])
-    return Response(text, headers={"content-type": CONTENT_TYPE})
+    """For Prometheus and its like."""
+    app = request.app
+    if not hasattr(app.state, "scrapes"):
+        app.state.scrapes = SharedScrapes(get_state(request))
+    openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
+    text = await app.state.scrapes.get(openmetrics=openmetrics)
+    return Response(text, headers={"content-type": OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE})
 
 
-async def _engine_metrics(model: ServedModel) -> str:
+async def _engine_metrics(model: ServedModel, openmetrics: bool) -> str:
     try:
-        return await model.engine.metrics(ENGINE_TIMEOUT_S)
+        return await model.engine.metrics(ENGINE_TIMEOUT_S, openmetrics=openmetrics)
     except EngineError as error:
         logger.warning("model=%s has no metrics: %s", model.name, error)
         return ""

@@ -1,13 +1,11 @@
-"""Plain ASGI middleware around every route: request ids, accounting, CORS, and errors that no handler caught.
+"""Plain ASGI middleware around every route: request ids, CORS, and errors that no handler caught.
 
 `MIDDLEWARE` lists them from the outside in; behind them come the plugins of ``--middleware`` (whose errors are told
-like any other), then those of `auth` and `load`.
+like any other), then those of `auth` and `load`. Counting and logging are `access`'s.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,7 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from appliance.api.auth import KeyMiddleware, KeyRing, get_route_path
+from appliance.api.access import AccessMiddleware
+from appliance.api.auth import KeyMiddleware, KeyRing
 from appliance.api.error_handlers import as_api_error, error_response, handle_client_gone
 from appliance.api.load import LoadMiddleware
 from appliance.api.middleware_plugins import load_plugins
@@ -26,9 +25,6 @@ from appliance.errors import InvalidRequestError
 from appliance.metrics import ApiMetrics
 from appliance.settings import Settings
 
-logger = logging.getLogger(__name__)
-
-QUIET_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz", "/load", "/metrics"})
 _HTTP = "http"
 
 
@@ -51,55 +47,6 @@ class RequestIdMiddleware:
             await send(message)
 
         return await self.app(scope, receive, send_with_id)
-
-
-class AccessMiddleware:
-    """Counts each request and logs one line when it ends; probes and scrapes are neither counted nor logged."""
-
-    def __init__(self, app: ASGIApp, *, metrics: ApiMetrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Follows the request to the last byte of its answer."""
-        if scope["type"] != _HTTP or get_route_path(scope) in QUIET_PATHS:
-            return await self.app(scope, receive, send)
-        started, status, size = time.perf_counter(), 500, 0
-
-        async def count(message: Message) -> None:
-            nonlocal status, size
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                size += len(message.get("body", b""))
-            await send(message)
-
-        try:
-            return await self.app(scope, receive, count)
-        finally:
-            self._record(scope, status, size, time.perf_counter() - started)
-
-    def _record(self, scope: Scope, status: int, size: int, duration_s: float) -> None:
-        handler, method = get_handler(scope), scope["method"] if scope["method"] in _METHODS else "OTHER"
-        self.metrics.requests.labels(handler, method, f"{status // 100}xx").inc()
-        self.metrics.duration_s.labels(handler, method).observe(duration_s)
-        self.metrics.response_bytes.labels(handler).observe(size)
-        if scope["state"].get("client_gone"):
-            self.metrics.disconnects.labels(handler).inc()
-        declared = Headers(scope=scope).get("content-length", "0")
-        self.metrics.request_bytes.labels(handler).observe(int(declared) if declared.isdecimal() else 0)
-        request_id, job = scope["state"]["request_id"], scope["state"].get("job")
-        line = "request_id=%s %s %s status=%d duration_s=%.3f bytes=%d%s"
-        facts = f" {job.describe()}" if job else ""
-        logger.info(line, request_id, method, handler, status, duration_s, size, facts)
-
-
-_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
-
-
-def get_handler(scope: Scope) -> str:
-    """The route's template, never the raw path: labels and logs must stay bounded."""
-    return str(getattr(scope.get("route"), "path", "none"))
 
 
 class ErrorMiddleware:
@@ -171,7 +118,7 @@ def _keys(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
 
 MIDDLEWARE: tuple[Callable[[Settings, ApiMetrics], Middleware | None], ...] = (
     lambda settings, metrics: Middleware(RequestIdMiddleware),
-    lambda settings, metrics: Middleware(AccessMiddleware, metrics=metrics),
+    lambda settings, metrics: Middleware(AccessMiddleware, metrics=metrics, logs_params=settings.enable_log_requests),
     _cors,
     lambda settings, metrics: Middleware(ErrorMiddleware),
 )

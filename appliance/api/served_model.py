@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from appliance import __version__
 from appliance.baked_model import BakedModel
@@ -40,14 +40,14 @@ class Engine(Protocol):
     def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
         """Generate; closing the iterator early aborts."""
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
-        """Drop requests."""
+    async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
+        """Drop requests, which are counted as finished for that reason."""
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         """State and facts."""
 
-    async def metrics(self, timeout_s: float = 2.0) -> str:
-        """Prometheus text."""
+    async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
+        """Prometheus' text, or OpenMetrics'."""
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached blocks."""

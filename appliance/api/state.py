@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from appliance.api.fields import StreamOptions
 from appliance.api.logprobs import TokenPrinter
 from appliance.api.parsers import Parsers, load_parsers
 from appliance.api.request_ids import clean_request_id
+from appliance.api.request_record import get_record
 from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel, ServedModels
 from appliance.api.streaming import StreamingOptions
@@ -33,14 +35,15 @@ class ApiState:
 
     settings: Settings
     models: ServedModels
-    metrics: ApiMetrics = field(default_factory=ApiMetrics)
     envelopes: Mapping[str, Envelope] = field(default_factory=dict)  # of paths whose errors do not look like OpenAI's
     drain: Drain = field(init=False)
+    metrics: ApiMetrics = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         """The drain file is in the run directory."""
         self.drain = Drain(self.settings.run_dir)
+        self.metrics = ApiMetrics(self.settings, [model.name for model in self.models])
 
     @property
     def max_body_bytes(self) -> int:
@@ -56,15 +59,22 @@ class ApiState:
     def make_generation(
         self, model: ServedModel, spec: GenerationSpec, make_parser: Callable[[], OutputParser] | None = None
     ) -> Generation:
-        """A generation that is taken up again as the settings allow."""
-        return Generation(
+        """A generation that is taken up again as the settings allow; the HTTP request's log line tells of it."""
+        record = get_record()
+        generation = Generation(
             model.engine,
             model.tokenizer,
-            spec,
+            # The caller's id leads to the engine's log lines, ours keeps it unique.
+            dataclasses.replace(spec, request_id=f"{record.request_id}/{spec.request_id}") if record else spec,
             max_resumes=self.settings.max_resumes,
             engine_wait_s=self.settings.engine_wait,
             make_parser=make_parser,
+            on_resume=self.metrics.resumed.labels(model.name).inc,
         )
+        self.metrics.num_choices.labels(model.name, "0").observe(spec.n)
+        if record:
+            record.add(model.name, spec, generation)
+        return generation
 
     def make_printer(self, model: ServedModel, request: SamplingFields) -> TokenPrinter:
         """How this request wants its tokens written."""

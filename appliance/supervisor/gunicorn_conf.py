@@ -29,7 +29,7 @@ timeout = 120  # without a sign of life a worker is killed; its event loop gives
 graceful_timeout = math.ceil(_settings.shutdown_timeout) + 5
 forwarded_allow_ips = "*"  # only nginx can reach the socket
 accesslog = None
-logconfig_dict = logging_config(_settings.log_level, "api")
+logconfig_dict = logging_config(_settings.log_level, "api", _settings.log_format)
 proc_name = "breadbox-api"
 
 
@@ -44,6 +44,14 @@ def on_starting(server: Any) -> None:
         match = re.search(r"_(\d+)\.db$", file.name)
         if match and not Path(f"/proc/{match[1]}").exists():
             _forget(int(match[1]))
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """As `launch` does for whole programs; see `appliance.box_facts`."""
+    folder = prometheus_multiproc_dir()
+    if folder:
+        with (Path(folder) / "api-worker.starts").open("a") as file:
+            file.write(f"{worker.pid}\n")
 
 
 def child_exit(server: Any, worker: Any) -> None:

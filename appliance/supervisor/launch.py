@@ -1,7 +1,8 @@
-"""Start a program that dies with its parent: `python -S launch.py [--remove FILE] -- COMMAND …`.
+"""Start a program that dies with its parent: `python -S launch.py [--remove FILE] [--note FILE] -- COMMAND …`.
 
 A run on its own file, with the standard library only, because it stands in front of every program's start. Sets the
-parent-death signal (which survives exec), removes a socket that an earlier life left behind, and becomes the command.
+parent-death signal (which survives exec), removes a socket that an earlier life left behind, notes its pid as another
+line of a file (from which one sees how often a program was started), and becomes the command.
 """
 
 from __future__ import annotations
@@ -24,14 +25,24 @@ def main(words: list[str]) -> None:
     if os.getppid() != parent:  # it died in between, so no signal will come
         sys.exit(1)
     for name, value in zip(options[::2], options[1::2], strict=True):
-        if name != "--remove":
-            sys.exit(f"launch: unknown option {name}")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(value)
+        OPTIONS[name](value)
     try:
         os.execvp(command[0], command)  # noqa: S606 - becoming it is the point
     except OSError as error:
         sys.exit(f"launch: cannot start {command[0]}: {error.strerror}")
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _note(path: str) -> None:
+    with contextlib.suppress(OSError), open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+OPTIONS = {"--remove": _remove, "--note": _note}
 
 
 if __name__ == "__main__":

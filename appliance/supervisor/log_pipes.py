@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 from collections import deque
@@ -20,6 +21,13 @@ _LOG_PREFIX = re.compile(rb"^[\d-]+ [\d:,.]+ [A-Z]+ +\S+ \S+: ")  # see applianc
 _SAYS_WHY = re.compile(rb"error|emerg|exception|fatal|cannot|can't", re.IGNORECASE)
 # gunicorn's farewell, which only says that the reason was told before.
 _SAYS_NOTHING = re.compile(rb"Worker failed to boot|Shutting down: Master|exited with code|Exception in worker process")
+
+
+def _message_of(line: bytes) -> str:
+    if line.startswith(b"{"):
+        with contextlib.suppress(ValueError, KeyError):
+            return str(json.loads(line)["message"])
+    return _LOG_PREFIX.sub(b"", line).decode(errors="replace")
 
 
 class LogPipe:
@@ -52,7 +60,7 @@ class LogPipe:
         """The last line that tells why the program ended, as far as one can see that from outside; "" if none."""
         lines = [line.strip() for line in self._tail if line.strip() and not _SAYS_NOTHING.search(line)]
         telling = [line for line in lines if _SAYS_WHY.search(line)] or lines
-        return _LOG_PREFIX.sub(b"", telling[-1]).decode(errors="replace") if telling else ""
+        return _message_of(telling[-1]) if telling else ""
 
     def _split(self, data: bytes) -> None:
         *lines, self._rest = data.split(b"\n")

@@ -112,7 +112,7 @@ class ScriptedEngine:
             return None
         return [None, *(make_logprobs(token, k) for token in request.prompt_token_ids[1:])]
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
+    async def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> None:
         self.aborted += request_ids
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
@@ -127,7 +127,7 @@ class ScriptedEngine:
             max_model_len=self.max_model_len,
         )
 
-    async def metrics(self, timeout_s: float = 2.0) -> str:
+    async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         if not self.is_ready:
             raise EngineUnavailableError("nobody answers")
         return METRICS

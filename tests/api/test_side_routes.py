@@ -145,8 +145,8 @@ async def test_metrics_without_the_engine(make_box: MakeBox) -> None:
     box = await make_box(ScriptedEngine(is_ready=False))
     response = await box.client.get("/metrics")
     assert response.status_code == 200
-    assert "breadbox_server_load" in response.text
-    assert "vllm:" not in response.text
+    assert "breadbox:server_load" in response.text
+    assert "vllm:num_requests" not in response.text
 
 
 def test_expositions_of_several_engines_are_one() -> None:

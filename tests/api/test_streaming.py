@@ -281,7 +281,7 @@ async def test_b32_a_client_that_leaves_aborts_its_requests(make_box: MakeBox, s
     assert not engine.running
     assert len(engine.aborted) == 2
     text = (await box.client.get("/metrics")).text
-    assert 'breadbox_client_disconnects_total{handler="/v1/chat/completions"} 1.0' in text
+    assert 'breadbox:client_disconnects_total{handler="/v1/chat/completions"} 1.0' in text
     assert (await box.client.get("/load")).json() == {"server_load": 0}
 
 

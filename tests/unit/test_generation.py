@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import pytest
 
@@ -34,6 +34,7 @@ class ScriptedEngine:
         self.is_waiting = asyncio.Semaphore(0)
         self.num_info = 0
         self.ready_after = 0
+        self.aborted: list[tuple[str, str]] = []
 
     async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         self.requests.append(request)
@@ -50,6 +51,9 @@ class ScriptedEngine:
                     yield step
         finally:
             self.num_open -= 1
+
+    async def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> None:
+        self.aborted += [(request_id, finish_reason) for request_id in request_ids]
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         self.num_info += 1
@@ -132,6 +136,12 @@ async def test_a_stop_string_over_tokens_cuts_aborts_and_ends_the_count() -> Non
     assert events[-1] == Finish("stop", "red red red")
     assert generation.output_token_ids[0] == counted_ids(events) == ids_of(" red red red")
     assert engine.num_open == 0
+    assert engine.aborted == [(engine.requests[0].request_id, "stop")]
+    (progress,) = generation.progress
+    assert progress.finish_reason == "stop"
+    assert progress.first_token_s is not None
+    assert progress.last_token_s is not None
+    assert progress.first_token_s <= progress.last_token_s
 
 
 async def test_a_stop_string_wins_over_length_and_eos_in_one_output() -> None:

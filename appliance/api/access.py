@@ -1,0 +1,100 @@
+"""Follows each request to the last byte of its answer: counts it, and logs one line when it ends.
+
+Probes and scrapes are neither counted nor logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from appliance.api.auth import get_route_path
+from appliance.api.request_record import RequestRecord, recording
+from appliance.logs import log_facts
+from appliance.metrics import DRAINING, REJECTIONS, ApiMetrics
+
+logger = logging.getLogger(__name__)
+
+QUIET_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz", "/load", "/metrics"})
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+
+
+class AccessMiddleware:
+    """``logs_params``: another line when a request begins, with what it asks for."""
+
+    def __init__(self, app: ASGIApp, *, metrics: ApiMetrics, logs_params: bool = False) -> None:
+        self.app = app
+        self.metrics = metrics
+        self._logs_params = logs_params
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes everything on as it is."""
+        if scope["type"] != "http" or get_route_path(scope) in QUIET_PATHS:
+            return await self.app(scope, receive, send)
+        status, size = 500, 0
+
+        async def count(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        with recording(RequestRecord(scope["state"], self._logs_params)) as record:
+            try:
+                return await self.app(scope, receive, count)
+            finally:
+                duration_s = time.monotonic() - record.started_s
+                self._count(scope, status, size, duration_s)
+                self._log(scope, status, size, duration_s, record)
+
+    def _count(self, scope: Scope, status: int, size: int, duration_s: float) -> None:
+        metrics, handler, method = self.metrics, get_handler(scope), get_method(scope)
+        metrics.requests.labels(handler, method, f"{status // 100}xx").inc()
+        metrics.duration_s.labels(handler, method).observe(duration_s)
+        metrics.fine_duration_s.observe(duration_s)
+        metrics.response_bytes.labels(handler).observe(size)
+        declared = Headers(scope=scope).get("content-length", "0")
+        metrics.request_bytes.labels(handler).observe(int(declared) if declared.isdecimal() else 0)
+        if scope["state"].get("client_gone"):
+            metrics.disconnects.labels(handler).inc()
+        if status in REJECTIONS:
+            metrics.rejected.labels(get_rejection(scope, status)).inc()
+
+    @staticmethod
+    def _log(scope: Scope, status: int, size: int, duration_s: float, record: RequestRecord) -> None:
+        facts: dict[str, Any] = {
+            "request_id": record.request_id,
+            "method": get_method(scope),
+            "route": get_handler(scope),
+            "status": status,
+            "duration_s": round(duration_s, 4),
+            "bytes": size,
+            "key": scope["state"].get("key_name"),
+            "client_gone": scope["state"].get("client_gone"),
+            **record.facts(),
+        }
+        log_facts(logger, logging.INFO, "request", facts)
+
+
+def get_handler(scope: Scope) -> str:
+    """The route's template, never the raw path: labels and logs must stay bounded."""
+    return str(getattr(scope.get("route"), "path", "none"))
+
+
+def get_method(scope: Scope) -> str:
+    """The method, if it is one that there is."""
+    method = str(scope["method"])
+    return method if method in _METHODS else "OTHER"
+
+
+def get_rejection(scope: Scope, status: int) -> str:
+    """Why a request was refused."""
+    if status == 503 and scope["app"].state.api.drain.is_on:
+        return DRAINING
+    return REJECTIONS[status]
