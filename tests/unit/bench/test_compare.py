@@ -141,18 +141,8 @@ def compare(servers: Sequence[FakeServer], *flags: str) -> int:
 def test_compare_interleaves_and_saves(server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "c.json"
     with running() as peer:
-        flags = [
-            "--loads",
-            "L1,L5",
-            "--repeat",
-            "2",
-            "--seed",
-            "5",
-            "--spoilt-cores",
-            "100",
-            "--output-json",
-            str(file),
-        ]
+        flags = ["--loads", "L1,L5", "--repeat", "2", "--seed", "5", "--spoilt-cores", "100"]
+        flags += ["--pid", f"box={os.getpid()}", "--extra-body", 'peer={"ignore_eos":null}']
         assert compare([server, peer], *flags, "--output-json", str(file)) == 0
     captured = capsys.readouterr()
     assert "box vs peer" in captured.out
