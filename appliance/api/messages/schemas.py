@@ -85,7 +85,9 @@ class MessagesPrompt(RequestFields):
     """What becomes the prompt."""
 
     messages: list[Any] = Field(min_length=1, json_schema_extra={"items": {"type": "object"}})
-    system: str | list[Any] | None = None
+    system: Any = Field(
+        None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+    )
     tools: list[CustomTool] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None

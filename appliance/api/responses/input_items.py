@@ -19,12 +19,12 @@ ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 
-def read_items(value: str | list[Any]) -> list[Item]:
+def read_items(value: Any) -> list[Item]:
     """``input`` in plain form. Raises InvalidRequestError."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
-    if not value:
-        raise refuse("input", "must have at least one item")
+    if not isinstance(value, list) or not value:
+        raise refuse("input", "must be a string or a list of at least one item")
     return [_read_item(item, f"input[{index}]") for index, item in enumerate(value)]
 
 

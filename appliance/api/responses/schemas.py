@@ -25,6 +25,7 @@ FIELD_NAMES = make_field_names(
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 MAX_METADATA = 16
 _NOT_HERE = ("prompt", "conversation")
+_CHOICE_SHAPE = 'must be none, auto, required or look like {"type": "function", "name": "…"}'
 _OWN = frozenset({"n", "stream", "stream_options", "max_tokens", "echo", "prompt_logprobs", "request_id"})
 _SHARED = (frozenset(SamplingFields.model_fields) - _OWN) | {"chat_template_kwargs"}
 
@@ -52,7 +53,7 @@ class TextConfig(RequestFields):
 class ResponsesRequest(SamplingFields):
     """A response request: OpenAI's fields, and the sampling extensions that chat has."""
 
-    input: str | list[Any] = Field(
+    input: Any = Field(
         json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
     )
     instructions: str | None = None
@@ -68,7 +69,7 @@ class ResponsesRequest(SamplingFields):
     top_logprobs: Integer | None = Field(None, ge=-1)
     text: TextConfig = Field(default_factory=TextConfig)
     tools: list[dict[str, Any]] = Field(default_factory=list)
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Any = Field(None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})
     parallel_tool_calls: bool = True
     truncation: Literal["auto", "disabled"] = "disabled"
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -99,8 +100,8 @@ class ResponsesRequest(SamplingFields):
 
     def to_chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """The chat request that these messages and the other fields mean. Raises InvalidRequestError."""
-        tools = allowed_tools(read_tools(self.tools), self.tool_choice)
         choice = read_tool_choice(self.tool_choice)
+        tools = allowed_tools(read_tools(self.tools), self.tool_choice)
         fields = {name: getattr(self, name) for name in self.model_fields_set & _SHARED}
         fields |= {"messages": messages, "parallel_tool_calls": self.parallel_tool_calls}
         fields |= {"include_reasoning": self.include_reasoning, "max_completion_tokens": self.max_output_tokens}
@@ -124,21 +125,23 @@ def read_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return read
 
 
-def read_tool_choice(choice: str | dict[str, Any] | None) -> Any:
+def read_tool_choice(choice: Any) -> Any:
     """The choice in chat's shape. Raises InvalidRequestError."""
-    if not isinstance(choice, dict):
+    if isinstance(choice, str | None):
         return choice
+    if not isinstance(choice, dict):
+        raise refuse("tool_choice", _CHOICE_SHAPE)
     if choice.get("type") == "allowed_tools":
         mode = choice.get("mode")
         if mode not in ("auto", "required"):
             raise refuse("tool_choice.mode", "must be auto or required")
         return mode
     if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
-        raise refuse("tool_choice", 'must be none, auto, required or look like {"type": "function", "name": "…"}')
+        raise refuse("tool_choice", _CHOICE_SHAPE)
     return {"type": "function", "function": {"name": choice["name"]}}
 
 
-def allowed_tools(tools: list[dict[str, Any]], choice: str | dict[str, Any] | None) -> list[dict[str, Any]]:
+def allowed_tools(tools: list[dict[str, Any]], choice: Any) -> list[dict[str, Any]]:
     """The tools that a choice of type ``allowed_tools`` leaves; all of them under any other."""
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return tools
