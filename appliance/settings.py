@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -242,10 +242,11 @@ class LoadedSettings:
     sources: Mapping[str, str]
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` a flag for each knob, grouped; values stay words until `load_settings` reads them."""
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(k.group for k in KNOBS)}
-    for knob in KNOBS:
+def add_flags(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
+    """Give `parser` a flag for each knob (of the groups in `only`); values stay words until `load_settings` reads them."""
+    knobs = [knob for knob in KNOBS if only is None or knob.group in only]
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(knob.group for knob in knobs)}
+    for knob in knobs:
         _add_flag(groups[knob.group], knob)
 
 
