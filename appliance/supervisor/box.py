@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import secrets
 import signal
 import time
+import xmlrpc.client
 from pathlib import Path
 
 from appliance.errors import ApplianceError
@@ -60,6 +62,9 @@ class Box:
         self._handle_signals()
         adopt_orphans()
         _raise_file_limit()
+        os.umask(0o077)  # for the sockets and files of all programs
+        # The API's workers tell it, too, when an engine is lost.
+        logging.getLogger("engine.client").setLevel(logging.ERROR)
         render_box(self._settings, self._password)
         self._open_pipes()
         await self._readiness.start()
@@ -75,8 +80,12 @@ class Box:
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stop_requested.set)
+            loop.add_signal_handler(number, self._request_stop)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
+
+    def _request_stop(self) -> None:
+        self._announce_stop()
+        self._stop_requested.set()
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -115,7 +124,7 @@ class Box:
             if self._supervisord_ended.is_set():
                 raise BoxFailedError(self._words_for(_SUPERVISORD, "ended unexpectedly"))
             # Until supervisord opens its socket there is nothing to see.
-            with contextlib.suppress(SupervisordGoneError):
+            with contextlib.suppress(SupervisordGoneError, xmlrpc.client.Fault):
                 await self._look()
             self._orphans = end_orphans({self._supervisord_pid}, self._orphans)
             with contextlib.suppress(TimeoutError):
@@ -169,6 +178,8 @@ class Box:
 
     def _announce_stop(self) -> None:
         """From now on the API says that it isn't ready, and it ends what is still running at the deadline."""
+        if (self._run_dir / "draining").exists():
+            return  # a second signal changes nothing
         deadline = time.time() + self._settings.shutdown_timeout
         fresh = self._run_dir / "draining.new"
         fresh.write_text(f"{deadline:.3f}\n")
@@ -177,10 +188,11 @@ class Box:
     async def _stop_programs(self) -> None:
         if self._watch.was_ready and not self._supervisord_ended.is_set():
             self._console.say("stopping: running requests may finish")
-        await self._supervisord.stop("api")
+        # supervisord kills what does not end in time; these limits are for one that doesn't answer.
+        await self._supervisord.stop("api", self._settings.shutdown_timeout + 20)
         engines = [f"engine-{index}" for index in range(len(self._settings.model))]
-        await asyncio.gather(*(self._supervisord.stop(name) for name in engines))
-        await self._supervisord.stop("nginx")
+        await asyncio.gather(*(self._supervisord.stop(name, 25) for name in engines))
+        await self._supervisord.stop("nginx", 20)
         await self._supervisord.shut_down()
 
     def _signal_supervisord(self, number: signal.Signals) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import subprocess
 import sys
 import xmlrpc.client
@@ -15,6 +16,7 @@ from typing import Any
 from supervisor.xmlrpc import SupervisorTransport
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
+_ANSWERS_WITHIN_S = 10.0
 
 
 class SupervisordGoneError(Exception):
@@ -58,28 +60,31 @@ class Supervisord:
 
     async def programs(self) -> list[ProgramState]:
         """The state of every program. Raises SupervisordGoneError."""
-        infos = await self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
+        infos = await self._call(lambda rpc: rpc.supervisor.getAllProcessInfo(), _ANSWERS_WITHIN_S)
         return [
             ProgramState(info["name"], info["statename"], info["pid"] or 0, info["exitstatus"] or 0) for info in infos
         ]
 
-    async def stop(self, name: str) -> None:
+    async def stop(self, name: str, timeout_s: float) -> None:
         """Stop a program and wait until it has ended. Raises SupervisordGoneError."""
         with contextlib.suppress(xmlrpc.client.Fault):  # it does not run
-            await self._call(lambda rpc: rpc.supervisor.stopProcess(name, True))
+            await self._call(lambda rpc: rpc.supervisor.stopProcess(name, True), timeout_s)
 
     async def shut_down(self) -> None:
         """Ask supervisord itself to stop whatever still runs and end. Raises SupervisordGoneError."""
-        await self._call(lambda rpc: rpc.supervisor.shutdown())
+        with contextlib.suppress(xmlrpc.client.Fault):  # it is about to
+            await self._call(lambda rpc: rpc.supervisor.shutdown(), _ANSWERS_WITHIN_S)
 
-    async def _call(self, call: Callable[[Any], Any]) -> Any:
-        return await asyncio.to_thread(self._call_now, call)
+    async def _call(self, call: Callable[[Any], Any], timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.to_thread(self._call_now, call)
+        except (TimeoutError, OSError, xmlrpc.client.ProtocolError, http.client.HTTPException) as error:
+            raise SupervisordGoneError(str(error)) from error
 
     def _call_now(self, call: Callable[[Any], Any]) -> Any:
         transport = SupervisorTransport("breadbox", self._password, f"unix://{self._run_dir}/super.sock")
         try:
             return call(xmlrpc.client.ServerProxy("http://supervisord", transport=transport))
-        except (OSError, xmlrpc.client.ProtocolError) as error:
-            raise SupervisordGoneError(str(error)) from error
         finally:
             transport.close()

@@ -71,6 +71,17 @@ def test_nothing_outlives_a_killed_parent(tiny: Path) -> None:
         assert alive == []
 
 
+def test_a_killed_supervisord_ends_the_box_with_the_reason(tiny: Path) -> None:
+    with running_box(tiny, flags=TINY) as box:
+        box.wait_ready()
+        processes = box.process.children(recursive=True)
+        (supervisord,) = box.find("supervisord", "-n")
+        supervisord.kill()
+        assert box.wait_ended() == 1
+        assert box.output.strip().splitlines()[-1].startswith("breadbox: error: supervisord ended unexpectedly")
+        check_nothing_left(box, processes)
+
+
 @pytest.fixture(scope="module")
 def two_models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBox]:
     second = make_tiny_model("qwen3", tmp_path_factory.mktemp("second")).baked
