@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from appliance.box_facts import BoxFacts
@@ -111,7 +112,7 @@ class ApiMetrics:
         collected.register(self._facts)
         try:
             if openmetrics:
-                return bytes(generate_openmetrics(collected)).decode()  # type: ignore[no-untyped-call]
+                return bytes(generate_openmetrics(collected, escaping=ALLOWUTF8)).decode()  # type: ignore[no-untyped-call]
             return generate_latest(collected).decode()
         finally:
             collected.unregister(self._facts)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
@@ -31,7 +32,8 @@ class MetricRegistry:
         """Text exposition; what it shows is kept first."""
         families = _Families(self.keep())
         if openmetrics:
-            return bytes(generate_openmetrics(families)).decode()  # type: ignore[no-untyped-call]
+            # The colons of vllm:… are part of the names, whatever this library thinks of them.
+            return bytes(generate_openmetrics(families, escaping=ALLOWUTF8)).decode()  # type: ignore[no-untyped-call]
         return generate_latest(families).decode()
 
     def keep(self) -> list[Metric]:

@@ -28,7 +28,6 @@ async def create_chat_completion(
     state = get_state(request)
     name_request(request, body.request_id)
     job = await start_chat(body, state)
-    request.state.job = job
     stream = state.drain.follow(job.make_stream())
     if body.stream:
         include_usage, continuous = state.usage_options(body.stream_options)

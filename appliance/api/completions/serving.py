@@ -47,14 +47,6 @@ class CompletionJob:
         """The events of all choices."""
         return ChoiceStream(self.generations, self.request.n)
 
-    def describe(self) -> str:
-        """For the log: numbers only, nothing of the texts."""
-        num_prompt, num_output = (
-            sum(map(len, self.prompt_token_ids)),
-            sum(sum(g.num_output_tokens) for g in self.generations),
-        )
-        return f"model={self.model.name} prompt_tokens={num_prompt} output_tokens={num_output}"
-
     def usage(self) -> dict[str, Any]:
         """Tokens so far, over all prompts and choices."""
         num_output = 0 if self.request.discards_output else sum(sum(g.num_output_tokens) for g in self.generations)

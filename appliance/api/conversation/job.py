@@ -50,11 +50,6 @@ class ChatJob:
         """The text that every choice begins with under ``echo``."""
         return self.prompt.last_content if self.request.echo and self.prompt.last_role == self.role else ""
 
-    def describe(self) -> str:
-        """For the log: numbers only, nothing of the conversation."""
-        num_output = sum(self.generation.num_output_tokens)
-        return f"model={self.model.name} prompt_tokens={len(self.prompt_token_ids)} output_tokens={num_output}"
-
     def usage(self) -> dict[str, Any]:
         """Tokens so far, over all choices."""
         generation = self.generation

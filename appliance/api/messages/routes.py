@@ -36,7 +36,6 @@ async def create_message(
 async def _answer(request: Request, body: MessagesRequest) -> Response:
     state = get_state(request)
     job = MessageJob(body, await start_chat(body.to_chat(), state))
-    request.state.job = job.chat
     stream = state.drain.follow(job.chat.make_stream())
     if body.stream:
         printer = MessagePrinter(job, request.state.request_id)

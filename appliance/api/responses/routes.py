@@ -31,7 +31,6 @@ async def create_response(
     name_request(request, body.request_id)
     with renamed_fields(FIELD_NAMES):
         job = await start_response(body, state)
-        request.state.job = job.chat
         stream = state.drain.follow(job.chat.make_stream())
         if body.stream:
             options = state.streaming_options(body)
