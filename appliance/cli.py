@@ -151,7 +151,7 @@ def _engine(args: argparse.Namespace) -> int:
 
     settings = load_rendered()
     configure_logging(settings.log_level, f"engine-{args.index}", settings.log_format)
-    return run_engine(settings, args.index)
+    run_engine(settings, args.index)
 
 
 def _add_bake_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+from typing import NoReturn
 
 from appliance.derived_settings import default_token_budget, names_by_model
 from appliance.settings import KNOB_BY_NAME, Settings
@@ -35,8 +38,11 @@ def make_buckets(settings: Settings) -> dict[str, tuple[float, ...]]:
     return {name.removeprefix("vllm:"): tuple(map(float, bounds)) for name, bounds in given.items()}
 
 
-def run_engine(settings: Settings, index: int) -> int:
-    """Serve until SIGTERM; returns the exit status. Raises engine.errors.ConfigError."""
+def run_engine(settings: Settings, index: int) -> NoReturn:
+    """Serve until SIGTERM and end this process. Raises engine.errors.ConfigError."""
     from engine.server import serve  # torch and all that is only for this process
 
-    return serve(make_engine_config(settings, index))
+    status = serve(make_engine_config(settings, index))
+    logging.shutdown()
+    # The interpreter would take torch apart piece by piece, for seconds.
+    os._exit(status)
