@@ -91,6 +91,38 @@ MEASUREMENTS: dict[str, Measurement] = {
   breadbox bench serve --request-rate 4 --burstiness 0.5 --save-result --save-detailed --plot
   breadbox bench serve --ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 8 --num-prompts 300""",
     ),
+    "latency": Measurement(
+        "Time one batch of fixed size, in process: no socket, no HTTP.",
+        "latency:add_latency_flags",
+        "latency:run_latency",
+        "breadbox bench latency [MODEL] [flags]",
+        """examples:
+  breadbox bench latency ./qwen3 --batch-size 1 --input-len 128 --output-len 128 --num-iters 10
+  breadbox bench latency --batch-size 32 --output-len 1              prefill only
+
+The prefix cache is off unless --enable-prefix-caching is given.""",
+    ),
+    "throughput": Measurement(
+        "Work through many requests that are there at once, in process: no socket, no HTTP.",
+        "throughput:add_throughput_flags",
+        "throughput:run_throughput",
+        "breadbox bench throughput [MODEL] [flags]",
+        """examples:
+  breadbox bench throughput ./qwen3 --num-prompts 200 --input-len 128 --output-len 128
+  breadbox bench throughput --dataset-name sharegpt --num-prompts 500 --output-json throughput.json""",
+    ),
+    "startup": Measurement(
+        "Start a box again and again and time it from its process's start to the first token.",
+        "startup:add_startup_flags",
+        "startup:run_startup",
+        "breadbox bench startup [MODEL …] [flags]",
+        """examples:
+  breadbox bench startup ./qwen3
+  breadbox bench startup --num-iters-cold 3 --num-iters-warm 5 --max-model-len 4k --output-json startup.json
+
+Takes the flags of `breadbox serve`, too. Before a cold start the model's files and the installed packages are dropped
+from the page cache, except for what other running programs have mapped.""",
+    ),
     "compare": Measurement(
         "Run the same loads on a box and on other servers, interleaved, and print how many times better it is.",
         "comparison.command:add_compare_flags",

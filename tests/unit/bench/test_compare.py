@@ -129,7 +129,8 @@ def test_loads_by_seed() -> None:
         ("shared", 16, 4),
     ]
     rated = make_rate_load(2.0, [Sample("a", 1, 5), Sample("b", 1, 6)], 1)
-    assert (rated.name, rated.phases[0].times[-1]) == ("R2", pytest.approx(1.0))
+    assert rated.name == "R2"
+    assert rated.phases[0].times[-1] == pytest.approx(1.0)
 
 
 def compare(servers: Sequence[FakeServer], *flags: str) -> int:

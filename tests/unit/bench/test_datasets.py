@@ -97,7 +97,8 @@ def write(path: Path, rows: list[dict[str, object]], cut: int = 0) -> DatasetOpt
 @pytest.mark.parametrize("piece_chars", [7, 100, 10**6])
 def test_sharegpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_chars: int) -> None:
     monkeypatch.setattr(sharegpt_module, "_PIECE_CHARS", piece_chars)
-    long, short = conversation(98, "word " * 9000), {"id": "x", "conversations": [{"value": "alone"}]}
+    long = conversation(98, "word " * 9000)
+    short: dict[str, object] = {"id": "x", "conversations": [{"value": "alone"}]}
     options = write(tmp_path / "s.json", [*(conversation(index) for index in range(20)), long, short])
     samples = make_samples(options, ESTIMATE, 50, 3)
     assert len(samples) == 20
