@@ -57,10 +57,10 @@ class ChatJob:
         return make_usage(len(self.prompt_token_ids), sum(generation.num_output_tokens), cached)
 
 
-async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
+async def start_chat(request: ChatRequest, state: ApiState, object_id: str | None = None) -> ChatJob:
     """Everything that can be wrong with a request is found here, before anything is sent or generated.
 
-    Raises APIError.
+    `object_id` is the answer's, where another protocol asks. Raises APIError.
     """
     state.drain.check()
     model = state.models.get(request.model)
@@ -69,7 +69,7 @@ async def start_chat(request: ChatRequest, state: ApiState) -> ChatJob:
     token_ids = fit_prompt(prompt.token_ids, model, request, param="messages")
     param, asked = request.asked_max_tokens
     asked = model.defaults.max_tokens if asked is None else asked
-    object_id = make_object_id("chatcmpl")
+    object_id = object_id or make_object_id("chatcmpl")
     spec = make_spec(request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), object_id)
     spec = let_think_first(spec, request, state.parsers, prompt.text, model.tokenizer)
     make_parser = make_parser_factory(request, state.parsers, prompt.text)

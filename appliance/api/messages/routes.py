@@ -16,6 +16,7 @@ from appliance.api.messages.serving import MessageJob, collect_message
 from appliance.api.messages.streaming import MessagePrinter
 from appliance.api.openapi import describe_body
 from appliance.api.request_body import json_body
+from appliance.api.request_ids import make_object_id
 from appliance.api.state import get_state, name_request
 from appliance.api.streaming import EventStreamResponse
 
@@ -35,7 +36,7 @@ async def create_message(
 
 async def _answer(request: Request, body: MessagesRequest) -> Response:
     state = get_state(request)
-    job = MessageJob(body, await start_chat(body.to_chat(), state))
+    job = MessageJob(body, await start_chat(body.to_chat(), state, make_object_id("msg", "_")))
     stream = state.drain.follow(job.chat.make_stream())
     if body.stream:
         printer = MessagePrinter(job, request.state.request_id)

@@ -9,7 +9,6 @@ from appliance.api.choice_stream import ChoiceStream
 from appliance.api.conversation.job import ChatJob
 from appliance.api.messages.answer_blocks import AnswerBlocks, TypedEvent
 from appliance.api.messages.schemas import MessagesRequest
-from appliance.api.request_ids import make_object_id
 from appliance.errors import UnavailableError
 from appliance.text.events import Event, Finish
 
@@ -22,7 +21,6 @@ class MessageJob:
 
     request: MessagesRequest
     chat: ChatJob
-    id: str = field(default_factory=lambda: make_object_id("msg", "_"))
     answer: AnswerBlocks = field(init=False)
     finish: Finish | None = None
 
@@ -42,7 +40,7 @@ class MessageJob:
         """The message as it is now."""
         stop_reason, stop_sequence = self.stop_reason()
         return {
-            "id": self.id,
+            "id": self.chat.id,
             "type": "message",
             "role": "assistant",
             "model": self.chat.model.name,

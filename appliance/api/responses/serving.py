@@ -8,7 +8,6 @@ from typing import Any
 
 from appliance.api.choice_stream import ChoiceStream
 from appliance.api.conversation.job import ChatJob
-from appliance.api.request_ids import make_object_id
 from appliance.api.responses.input_items import Item, read_items, to_messages
 from appliance.api.responses.output_items import OutputItems, TypedEvent
 from appliance.api.responses.schemas import ResponsesRequest
@@ -29,8 +28,6 @@ class ResponseJob:
     chat: ChatJob
     store: ResponseStore
     items: list[Item]
-    id: str = field(default_factory=lambda: make_object_id("resp", "_"))
-    created_at: int = field(default_factory=lambda: int(time.time()))
     output: OutputItems = field(init=False)
     finish: Finish | None = None
 
@@ -57,9 +54,9 @@ class ResponseJob:
         is_over = status != "in_progress"
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
-            "id": self.id,
+            "id": self.chat.id,
             "object": "response",
-            "created_at": self.created_at,
+            "created_at": self.chat.created,
             "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
             "error": _print_error(error) if error else None,

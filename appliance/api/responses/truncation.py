@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from appliance.api.conversation.job import ChatJob, start_chat
+from appliance.api.conversation.prompt import make_chat_prompt
+from appliance.api.prompt import fit_prompt
+from appliance.api.request_ids import make_object_id
 from appliance.api.responses.input_items import Message
 from appliance.api.responses.schemas import ResponsesRequest
 from appliance.api.state import ApiState
@@ -11,8 +14,9 @@ from appliance.errors import ContextLengthError
 
 async def start_fitting(request: ResponsesRequest, messages: list[Message], state: ApiState) -> ChatJob:
     """Start the chat, cut only where it must and may be. Raises APIError."""
+    object_id = make_object_id("resp", "_")
     try:
-        return await start_chat(request.to_chat(messages), state)
+        return await start_chat(request.to_chat(messages), state, object_id)
     except ContextLengthError:
         num_head = _count_head(messages)
         starts = [i for i, message in enumerate(messages) if i > num_head and message["role"] == "user"]
@@ -26,7 +30,7 @@ async def start_fitting(request: ResponsesRequest, messages: list[Message], stat
             high = middle
         else:
             low = middle + 1
-    return await start_chat(request.to_chat(head + messages[starts[low] :]), state)
+    return await start_chat(request.to_chat(head + messages[starts[low] :]), state, object_id)
 
 
 def _count_head(messages: list[Message]) -> int:
@@ -36,8 +40,11 @@ def _count_head(messages: list[Message]) -> int:
 
 
 async def _fits(request: ResponsesRequest, messages: list[Message], state: ApiState) -> bool:
+    chat = request.to_chat(messages)
+    model = state.models.get(chat.model)
     try:
-        await start_chat(request.to_chat(messages), state)
+        prompt = await make_chat_prompt(chat, model, state.settings, is_bounded=True)
+        fit_prompt(prompt.token_ids, model, chat, param="messages")
     except ContextLengthError:
         return False
     return True
