@@ -21,24 +21,30 @@ _OPENERS = ("additionalProperties", "patternProperties", "unevaluatedProperties"
 
 
 def schema_source(schema: dict[str, Any], param: str, *, closes_all: bool = False) -> str:
-    """The schema as the JSON text of a `Grammar`. Raises InvalidRequestError.
-
-    An object that lists its properties and says nothing of others gets no others: an answer that a schema allows, of
-    all it allows, and one that comes to its end. Schemas that are combined with ``allOf`` are left as they are, because
-    one part may not close what another part opens; `closes_all` closes every object.
-    """
-    check_schema(schema, param)
-    if closes_all or not any(_is_combined(part) for part in _parts(schema)):
-        schema = _closed(schema, closes_all)
-    source = msgspec.json.encode(schema)
+    """The prepared schema as the JSON text of a `Grammar`. Raises InvalidRequestError."""
+    source = msgspec.json.encode(prepare_schema(schema, param, closes_all=closes_all))
     if len(source) > MAX_BYTES:
         raise refuse(param, f"has {len(source)} bytes, more than the limit of {MAX_BYTES}")
     return source.decode()
 
 
-def check_schema(schema: dict[str, Any], param: str) -> None:
+def prepare_schema(schema: dict[str, Any], param: str, *, closes_all: bool = False) -> dict[str, Any]:
+    """The schema as it is compiled. Raises InvalidRequestError where it is nested too deeply.
+
+    An object that lists its properties and says nothing of others gets no others: an answer that a schema allows, of
+    all it allows, and one that comes to its end. Schemas that are combined with ``allOf`` are left as they are, because
+    one part may not close what another part opens; `closes_all` closes every object.
+    """
+    check_depth(schema, param)
+    if not closes_all and any(_is_combined(part) for part in _parts(schema)):
+        return schema
+    closed: dict[str, Any] = _closed(schema, closes_all)
+    return closed
+
+
+def check_depth(value: dict[str, Any], param: str) -> None:
     """Raises InvalidRequestError where the schema nests deeper than `MAX_DEPTH` levels."""
-    level: list[Any] = [schema]
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [child for parent in level for child in _containers(parent)]
         if not level:

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import Field
 
 from appliance.api.fields import RequestFields, refuse
-from appliance.api.json_schemas import schema_source
+from appliance.api.json_schemas import check_depth, prepare_schema, schema_source
 from appliance.errors import InvalidRequestError
 from engine.messages import Grammar
 
@@ -175,9 +175,27 @@ def _structural_tag(spec: Any, path: str) -> tuple[str, str]:
         spec = _parse(spec, path)
     if not isinstance(spec, dict):
         raise refuse(path, "must be an object")
+    check_depth(spec, path)
     if "format" not in spec and not isinstance(spec.get("structures"), list):
         raise refuse(path, "must have a format, or structures and triggers")
-    return "structural_tag", msgspec.json.encode(spec).decode()
+    source = msgspec.json.encode(_with_closed_schemas(spec, path)).decode()
+    if len(source) > MAX_CHARS:
+        raise refuse(path, f"must have at most {MAX_CHARS} characters")
+    return "structural_tag", source
+
+
+def _with_closed_schemas(spec: Any, path: str) -> Any:
+    """The tag's schemas are treated like any other."""
+    if isinstance(spec, list):
+        return [_with_closed_schemas(item, path) for item in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {
+        name: prepare_schema(part, path)
+        if name in ("schema", "json_schema") and isinstance(part, dict)
+        else _with_closed_schemas(part, path)
+        for name, part in spec.items()
+    }
 
 
 def _parse(text: str, path: str) -> Any:

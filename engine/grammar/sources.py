@@ -41,11 +41,17 @@ def _json_schema(grammar: Grammar) -> str:
     if not isinstance(schema, dict):
         raise ValueError("must be a JSON schema: an object")
     schema.pop("x-guidance", None)  # the compiler's own options are not the caller's to set
-    return LLMatcher.grammar_from_json_schema(schema, overrides=whitespace_options(grammar.whitespace))  # type: ignore[arg-type]
+    options = whitespace_options(grammar.whitespace)
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
+    except ValueError:  # all that can be wrong with valid JSON at this point
+        raise ValueError("has a number that is out of range") from None
 
 
 def _choice(grammar: Grammar) -> str:
     choices = json.loads(grammar.source)
+    if not choices:
+        raise ValueError("must have at least one choice")
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return LLMatcher.grammar_from_lark(f"start: {alternatives}")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.api.choice_stream import ChoiceStream
-from appliance.api.conversation.parsing import let_think_first, make_parser_factory
+from appliance.api.conversation.parsing import constrain, make_parser_factory
 from appliance.api.conversation.prompt import ChatPrompt, make_chat_prompt
 from appliance.api.conversation.schemas import ChatRequest
 from appliance.api.generation_spec import make_spec
@@ -71,7 +71,7 @@ async def start_chat(request: ChatRequest, state: ApiState, object_id: str | Non
     asked = model.defaults.max_tokens if asked is None else asked
     object_id = object_id or make_object_id("chatcmpl")
     spec = make_spec(request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), object_id)
-    spec = let_think_first(spec, request, state.parsers, prompt.text, model.tokenizer)
+    spec = constrain(spec, request, state.parsers, prompt.text, model.tokenizer)
     make_parser = make_parser_factory(request, state.parsers, prompt.text)
     return ChatJob(
         request=request,

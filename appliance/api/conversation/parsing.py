@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 
 from appliance.api.conversation.schemas import ChatRequest
+from appliance.api.conversation.tool_grammar import make_strict_grammar
 from appliance.api.conversation.tools import ToolChoice
 from appliance.api.parsers import Parsers
 from appliance.generation import GenerationSpec
 from appliance.text.output_parser import OutputParser
-from appliance.text.reasoning_parsers.base import ReasoningParser
+from appliance.text.reasoning_parsers.base import ReasoningParser, Thinking
 from appliance.text.tokenizer import Tokenizer
 from appliance.text.tool_parsers.base import ToolParser
 from appliance.text.tool_parsers.constrained import NamedToolParser, RequiredToolParser
 from appliance.text.tool_parsers.first_call import FirstCallParser
+from engine.messages import Grammar
 
 _PROMPT_END_CHARS = 256
 
@@ -35,22 +37,29 @@ def make_parser_factory(request: ChatRequest, parsers: Parsers, prompt: str) -> 
     return make
 
 
-def let_think_first(
+def constrain(
     spec: GenerationSpec, request: ChatRequest, parsers: Parsers, prompt: str, tokenizer: Tokenizer
 ) -> GenerationSpec:
-    """The spec with a grammar that leaves the model's thinking alone."""
-    grammar, make_reasoning = spec.sampling.grammar, _reasoning_factory(request, parsers, prompt)
-    if grammar is None or make_reasoning is None:
+    """The spec with the grammar of strict tools, if there are any, and one that leaves the model's thinking alone.
+
+    Raises InvalidRequestError for tools whose schemas are out of bounds.
+    """
+    grammar = spec.sampling.grammar or make_strict_grammar(request.tools_choice, parsers.tools)
+    if grammar is None:
         return spec
-    thinking = make_reasoning().thinking
-    if thinking is None:
-        return spec
-    end = tokenizer.encode(thinking.end, add_special_tokens=False)
-    start_id = None if thinking.is_open else tokenizer.token_id(thinking.start)
-    if not thinking.is_open and start_id is None:
-        return spec
-    grammar = msgspec.structs.replace(grammar, starts_after=end, opens_with=start_id)
+    make_reasoning = _reasoning_factory(request, parsers, prompt)
+    thinking = make_reasoning().thinking if make_reasoning else None
+    if thinking is not None:
+        grammar = _after(grammar, thinking, tokenizer)
     return dataclasses.replace(spec, sampling=msgspec.structs.replace(spec.sampling, grammar=grammar))
+
+
+def _after(grammar: Grammar, thinking: Thinking, tokenizer: Tokenizer) -> Grammar:
+    end = tokenizer.encode(thinking.end, add_special_tokens=False)
+    opens_with = None if thinking.is_open else tokenizer.token_id(thinking.start)
+    if not thinking.is_open and opens_with is None:
+        return grammar  # the tag is no token: the model cannot be let off with one
+    return msgspec.structs.replace(grammar, starts_after=end, opens_with=opens_with)
 
 
 def _tool_parser_factory(request: ChatRequest, parsers: Parsers) -> Callable[[], ToolParser] | None:

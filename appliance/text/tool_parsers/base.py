@@ -9,9 +9,19 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from appliance.text.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame:
+    """A call is ``begin``, the arguments' JSON, ``end``; text that holds ``trigger`` must go on as ``begin`` does."""
+
+    trigger: str
+    begin: str
+    end: str
 
 
 class ToolParser(ABC):
@@ -38,6 +48,11 @@ class ToolParser(ABC):
         ``is_cut``: the model had more to say (max_tokens, a stop string), so a call that is open stays open; otherwise
         what only lacks its closing tags is complete.
         """
+
+    @classmethod
+    def frame(cls, name: str) -> CallFrame | None:
+        """How a call of the function is written around its arguments; None where a grammar cannot say it."""
+        return None
 
     def make_call_id(self, name: str, index: int) -> str:
         """A new id for a call; families with ids of their own override this."""

@@ -27,11 +27,15 @@ def allowed_ids(row: StepRow) -> np.ndarray:
     return np.flatnonzero(np.unpackbits(row.token_mask.view(np.uint8), bitorder="little"))
 
 
+CLOSERS = (18, 109, 77, 23597, EOS)  # quotes, braces, brackets: without them strings and lists hardly end
+
+
 def draw_any(row: StepRow, ids: np.ndarray) -> int:
-    """A token that depends on seed and position alone; EOS likelier than others, so that outputs end."""
+    """A token that depends on the mask, seed and position alone; closing ones are likely, so that outputs end."""
     rng = random.Random(f"{row.sampling.seed}/{len(row.output_token_ids)}")
-    if EOS in ids and rng.random() < 0.3:
-        return EOS
+    closers = [token_id for token_id in CLOSERS if token_id in ids]
+    if closers and rng.random() < 0.4:
+        return rng.choice(closers)
     return int(rng.choice(ids))
 
 
@@ -40,6 +44,7 @@ class MaskRunner:
 
     def __init__(self, choose: Choose = draw_any, **facts: Any) -> None:
         self.choose = choose
+        self._free: Callable[[StepRow], int] = lambda row: 1000 + len(row.output_token_ids)
         self.num_steps = 0
         defaults: dict[str, Any] = {
             "num_blocks": 4096,
@@ -58,7 +63,7 @@ class MaskRunner:
 
     def _next(self, row: StepRow) -> int:
         if row.token_mask is None:
-            return 1000 + len(row.output_token_ids)
+            return self._free(row)
         ids = allowed_ids(row)
         assert len(ids), "nothing is allowed"
         return self.choose(row, ids)
