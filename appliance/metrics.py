@@ -7,14 +7,16 @@ and what a worker counted stays when it is killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
 
 from appliance.box_facts import BoxFacts
 from appliance.settings import Settings, prometheus_multiproc_dir
@@ -106,16 +108,13 @@ class ApiMetrics:
             self.num_choices.labels(name, "0")
             self.resumed.labels(name)
 
-    def render(self, *, openmetrics: bool = False) -> str:
-        """Text exposition over all API workers, and of what is known of the box."""
-        collected = self._collected()
-        collected.register(self._facts)
-        try:
-            if openmetrics:
-                return bytes(generate_openmetrics(collected, escaping=ALLOWUTF8)).decode()  # type: ignore[no-untyped-call]
-            return generate_latest(collected).decode()
-        finally:
-            collected.unregister(self._facts)
+    def render(self, engines: Mapping[str, bool] | None = None, *, openmetrics: bool = False) -> str:
+        """Text exposition over all API workers, and of what is known of the box. `engines`: which models' are there."""
+        families = _Families([*self._collected().collect(), *self._facts.collect(), _readiness(engines or {})])
+        if openmetrics:
+            # The colons of vllm:… are part of the names, whatever this library thinks of them.
+            return bytes(generate_openmetrics(families, escaping=ALLOWUTF8)).decode()  # type: ignore[no-untyped-call]
+        return generate_latest(families).decode()
 
     def server_load(self) -> int:
         """Requests in flight over all API workers."""
@@ -127,6 +126,21 @@ class ApiMetrics:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return registry
+
+
+@dataclass(frozen=True)
+class _Families(Collector):
+    families: list[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
+
+
+def _readiness(engines: Mapping[str, bool]) -> Metric:
+    family = GaugeMetricFamily("breadbox:engine_ready", "1 where the model's engine answers.", labels=["model_name"])
+    for name, is_there in engines.items():
+        family.add_metric([name], is_there)
+    return family
 
 
 def merge_expositions(texts: Iterable[str], *, openmetrics: bool = False) -> str:

@@ -50,7 +50,10 @@ class SharedScrapes:
 async def collect(state: ApiState, *, openmetrics: bool) -> str:
     """An engine that is away is missing from the text; the scrape still succeeds."""
     texts = await asyncio.gather(*(_engine_metrics(model, openmetrics) for model in state.models))
-    return merge_expositions([*texts, state.metrics.render(openmetrics=openmetrics)], openmetrics=openmetrics)
+    # A loading engine has nothing to tell yet.
+    engines = {model.name: bool(text) for model, text in zip(state.models, texts, strict=True)}
+    own = state.metrics.render(engines, openmetrics=openmetrics)
+    return merge_expositions([*texts, own], openmetrics=openmetrics)
 
 
 @router.get("/metrics")
