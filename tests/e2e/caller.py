@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -221,6 +223,17 @@ def calls_of(choice: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _call(call: dict[str, Any]) -> tuple[str, str]:
     return call["function"]["name"], call["function"]["arguments"]
+
+
+def exchange(box: Caller, request: bytes) -> bytes:
+    """Raw bytes, and everything that comes back until the connection ends."""
+    address = urlsplit(box.url)
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(request)
+        data = b""
+        while part := connection.recv(65536):
+            data += part
+    return data
 
 
 def wait_until(condition: Any, within_s: float = 10.0) -> None:
