@@ -36,12 +36,13 @@ class Console:
 
     def progress(self, phase: str, detail: str = "") -> None:
         """Show how far the start is; ``detail`` may change often, ``phase`` seldom."""
-        if self._is_terminal:
+        line = f"{phase} {detail}".rstrip().encode()
+        if self._is_terminal and line != self._progress:
             self._clear()
-            self._progress = f"{phase} {detail}".rstrip().encode()
+            self._progress = line
             self._show()
-        elif phase != self._phase:
-            self._write(self._out, f"{phase} {detail}".rstrip().encode() + b"\n")
+        elif not self._is_terminal and phase != self._phase:
+            self._write(self._out, line + b"\n")
         self._phase = phase
 
     def end_progress(self) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +18,8 @@ from appliance.settings import Settings, temporary_dirs
 # A unix socket's path has at most 107 bytes; the longest name in here is supervisord's "super.sock.<pid>".
 MAX_PATH_BYTES = 107 - len("/super.sock.4194304")
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/@+=,~-]*")
+_PREFIX = "breadbox-"
+_MIN_AGE_S = 60.0
 _SUBDIRS = ("log", "programs", "prometheus", "nginx", "worker")
 
 
@@ -56,7 +59,9 @@ class RunDir:
 def open_run_dir(settings: Settings) -> RunDir:
     """Make or take the run directory. Raises SettingsError."""
     if settings.run_dir is None:
-        return RunDir(Path(tempfile.mkdtemp(prefix="breadbox-", dir=find_temporary_dir())), is_temporary=True)
+        home = find_temporary_dir()
+        _remove_abandoned(home)
+        return RunDir(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home)), is_temporary=True)
     path = settings.run_dir.expanduser().absolute()
     problem = find_problem(path)
     if problem:
@@ -85,6 +90,17 @@ def find_problem(path: Path) -> str | None:
     if not existing.is_dir():
         return f"{existing} is not a folder"
     return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
+
+
+def _remove_abandoned(home: Path) -> None:
+    """Remove the run directories of boxes that were killed: those that are ours and that nobody holds locked."""
+    for lock in home.glob(f"{_PREFIX}*/lock"):
+        with contextlib.suppress(OSError, SettingsError):
+            status = lock.stat()
+            # A box that is just starting has made its lock but may not hold it yet.
+            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _MIN_AGE_S:
+                os.close(_lock(lock.parent))
+                shutil.rmtree(lock.parent)
 
 
 def _lock(path: Path) -> int:

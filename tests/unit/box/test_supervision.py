@@ -50,6 +50,20 @@ def test_a_given_run_dir_keeps_what_is_not_the_boxes(folder: Path) -> None:
     assert [file.name for file in path.iterdir()] == ["mine"]
 
 
+def test_what_killed_boxes_left_behind_is_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    for name in ("breadbox-old", "breadbox-new", "other"):
+        (folder / name).mkdir()
+        (folder / name / "lock").touch()
+    for name in ("breadbox-old", "other"):
+        os.utime(folder / name / "lock", (0, 0))
+    with open_run_dir(Settings()) as living:
+        os.utime(living.path / "lock", (0, 0))
+        with open_run_dir(Settings()):
+            assert living.path.exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["breadbox-new", "other"]
+
+
 def test_without_a_writable_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("appliance.supervisor.run_dir.temporary_dirs", lambda: [Path("/nowhere")])
     with pytest.raises(SettingsError, match=r"tried /nowhere\): give one with --run-dir"):
@@ -112,6 +126,7 @@ def test_progress_on_a_terminal_is_one_line() -> None:
     out, log = io.BytesIO(), io.BytesIO()
     console = Console(out, log, is_terminal=True)
     console.progress("loading", "(1 %)")
+    console.progress("loading", "(2 %)")
     console.progress("loading", "(2 %)")
     console.log(b"a line")
     console.end_progress()
