@@ -29,10 +29,8 @@ class MessageJob:
         self.answer = AnswerBlocks(shows_thinking=self.request.shows_thinking)
 
     def add(self, event: Event) -> list[TypedEvent]:
-        """Take one event of the generation in. Raises UnavailableError where it was aborted."""
+        """Take one event of the generation in."""
         if isinstance(event, Finish):
-            if event.finish_reason == "abort":
-                raise UnavailableError("the generation was aborted")
             self.finish = event
         return self.answer.add(event)
 
@@ -51,9 +49,11 @@ class MessageJob:
         }
 
     def stop_reason(self) -> StopReason:
-        """Why it ended and, where that was one, the stop sequence."""
+        """Why it ended and, where that was one, the stop sequence. Raises UnavailableError where it was aborted."""
         if self.finish is None:
             return None, None
+        if self.finish.finish_reason == "abort":
+            raise UnavailableError("the generation was aborted")
         if self.finish.finish_reason == "length":
             return "max_tokens", None
         if isinstance(self.finish.stop_reason, str):

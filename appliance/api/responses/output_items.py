@@ -63,7 +63,7 @@ class OutputItems:
             case ToolCallArguments(text=text):
                 return self._extend("response.function_call_arguments.delta", text)
             case Finish():
-                return self.finish(is_cut=event.finish_reason == "length")
+                return self.finish(is_cut=event.finish_reason in ("length", "abort"))
 
     def finish(self, *, is_cut: bool) -> list[TypedEvent]:
         """Close what is open; an answer without anything is one empty message."""

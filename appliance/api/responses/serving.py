@@ -42,10 +42,8 @@ class ResponseJob:
         return self.request.store and self.store.is_on
 
     def add(self, event: Event) -> list[TypedEvent]:
-        """Take one event of the generation in. Raises UnavailableError where it was aborted."""
+        """Take one event of the generation in."""
         if isinstance(event, Finish):
-            if event.finish_reason == "abort":
-                raise UnavailableError("the generation was aborted")
             self.finish = event
         return self.output.add(event)
 
@@ -110,8 +108,13 @@ class ResponseJob:
         }
 
     async def print_final(self) -> dict[str, Any]:
-        """The finished response, kept if that was asked for: before it is sent, so that it can be continued at once."""
+        """The finished response, kept if that was asked for: before it is sent, so that it can be continued at once.
+
+        Raises UnavailableError where the generation was aborted.
+        """
         assert self.finish is not None, "a generation ends with a finish"
+        if self.finish.finish_reason == "abort":
+            raise UnavailableError("the generation was aborted")
         response = self.print("incomplete" if self.finish.finish_reason == "length" else "completed")
         if self.is_stored:
             await self.store.put(StoredResponse(response, self.items + read_items(response["output"])))

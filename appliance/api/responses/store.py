@@ -115,9 +115,10 @@ def _write(path: Path, data: bytes) -> None:
 def _read(path: Path) -> StoredResponse | None:
     try:
         data = path.read_bytes()
-        os.utime(path)  # now it is the last that goes
     except FileNotFoundError:
         return None
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)  # now it is the last that goes
     return msgspec.json.decode(data, type=StoredResponse)
 
 

@@ -15,7 +15,7 @@ from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, AsgiCall, Box, assert_error
 from tests.api.responses.conftest import respond
 from tests.api.responses.reading import read_response_events, without_ids
-from tests.api.scripted_engine import EOS, ScriptedEngine
+from tests.api.scripted_engine import ScriptedEngine
 from tests.fakes import Answer, FakeEngine
 
 TOOL = {
@@ -205,10 +205,15 @@ async def test_an_engine_that_fails_midway_fails_the_response(make_box: MakeBox)
     assert_error(await respond(failing, stream=True), 500)
 
 
-async def test_an_aborted_generation_is_no_answer(make_box: MakeBox) -> None:
-    box = await make_box(engine=FakeEngine(Answer(token_ids=[2382, EOS], finish_reason="abort")))
+@pytest.mark.parametrize("tokens_an_output", [1, 9])
+async def test_an_aborted_generation_is_no_answer(make_box: MakeBox, tokens_an_output: int) -> None:
+    answer = Answer(token_ids=[2382, 2382], finish_reason="abort", tokens_an_output=tokens_an_output)
+    box = await make_box(engine=FakeEngine(answer))
     assert_error(await respond(box), 503)
-    assert read_response_events((await respond(box, stream=True)).text)[-1]["type"] == "response.failed"
+    failed = read_response_events((await respond(box, stream=True)).text)[-1]["response"]
+    assert failed["status"] == "failed"
+    assert failed["output"][0]["content"][0]["text"] == " red red"
+    assert failed["output"][0]["status"] == "incomplete"
 
 
 async def test_silence_gets_comments_and_departure_aborts(make_box: MakeBox) -> None:
