@@ -1,14 +1,17 @@
 """The catalogue of ops: name → implementations. An op is one callable signature with several implementations.
 
 ``engine/kernels/<op>/reference.py`` is plain torch and the truth; ``cpu.py`` binds the C++ library
-(`engine.kernels.native`); ``kernel.py`` is Triton. `resolve_ops` picks one implementation of every op, once, when the
+(`engine.kernels.native`); ``kernel.py`` is Triton, the implementation "cuda" ("cuda-invariant" is the same with tiles
+and splits that are fixed whatever the batch). `resolve_ops` picks one implementation of every op, once, when the
 model is built; model code never asks again. Each implementation of an op is a function of the op's own name in its
 module, listed in `CATALOGUE`; ``shapes.py`` beside it yields the shapes (`SHAPES`) that the sweep test feeds to all.
+`PARTS` lists, in the same way, what those ops and the runner are composed of on a GPU, and what only some models need.
 
 Conventions: T = tokens of the step, R = its rows (requests), K and N = input and output channels, H and KV = query and
 key/value heads, D = head size, I = intermediate size. Activations are contiguous ``[T, …]`` in the model's dtype
 (float32 on a CPU unless asked otherwise). **A row's result never depends on the rows beside it, nor on how many there
-are**: chunking, batching and prefix caching must not change a bit.
+are**: chunking, batching and prefix caching must not change a bit. (On a GPU that is the promise of "cuda-invariant";
+"cuda" lets cuBLAS and the split of a context depend on the batch, and keeps it to rounding.)
 
 ``prepare_linear(weight[N, K], bias[N] | None, dtype, device) -> Weight``
     What the implementation multiplies with; opaque to everybody else. `weight` is the mapped tensor in the file's own
@@ -45,6 +48,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -62,22 +66,42 @@ KVLayer = Any
 logger = logging.getLogger(__name__)
 
 
-def _modules(folder: str, *implementations: str) -> dict[str, str]:
-    return {implementation: f"engine.kernels.{folder}.{implementation}" for implementation in implementations}
+# implementation → the module of an op's folder
+FILES = {"reference": "reference", "cpu": "cpu", "cuda": "kernel", "cuda-invariant": "invariant"}
 
+
+def _modules(folder: str, *implementations: str, **elsewhere: str) -> dict[str, str]:
+    """Modules of an op by implementation; "cuda_invariant" names the file where it is another than usual."""
+    files = {implementation: FILES[implementation] for implementation in implementations}
+    files.update({implementation.replace("_", "-"): file for implementation, file in elsewhere.items()})
+    return {implementation: f"engine.kernels.{folder}.{file}" for implementation, file in files.items()}
+
+
+_ALL = ("reference", "cpu", "cuda", "cuda-invariant")
 
 CATALOGUE: dict[str, dict[str, str]] = {
     # op: {implementation: module}
-    "prepare_linear": _modules("linear", "reference", "cpu"),
-    "prepare_gate_up": _modules("linear", "reference", "cpu"),
-    "prepare_embedding": _modules("embedding", "reference", "cpu"),
-    "kv_block_bytes": _modules("attend", "reference", "cpu"),
-    "make_kv_cache": _modules("attend", "reference", "cpu"),
-    "embedding": _modules("embedding", "reference", "cpu"),
-    "norm_linear": _modules("linear", "reference", "cpu"),
-    "norm_linear_swiglu": _modules("linear", "reference", "cpu"),
-    "linear_add_": _modules("linear", "reference", "cpu"),
-    "attend": _modules("attend", "reference", "cpu"),
+    "prepare_linear": _modules("linear", *_ALL),
+    "prepare_gate_up": _modules("linear", *_ALL),
+    "prepare_embedding": _modules("embedding", *_ALL[:3], cuda_invariant="kernel"),
+    "kv_block_bytes": _modules("attend", *_ALL),
+    "make_kv_cache": _modules("attend", *_ALL),
+    "embedding": _modules("embedding", *_ALL[:3], cuda_invariant="kernel"),
+    "norm_linear": _modules("linear", *_ALL),
+    "norm_linear_swiglu": _modules("linear", *_ALL),
+    "linear_add_": _modules("linear", *_ALL),
+    "attend": _modules("attend", *_ALL),
+}
+
+PARTS: dict[str, dict[str, str]] = {
+    # op of its own signature (see its reference): {implementation: module}
+    "rms_norm": _modules("norm", "reference", "cuda"),
+    "add_rms_norm_": _modules("norm", "reference", "cuda"),
+    "silu_mul": _modules("gated", "reference", "cuda"),
+    "gelu_mul": _modules("gated", "reference", "cuda"),
+    "matmul": _modules("matmul", "reference", "cuda"),
+    "quantized_matmul": _modules("quantized", "reference", "cuda"),
+    "dequantize": _modules("quantized", "reference", "cuda"),
 }
 
 SHAPES: dict[str, str] = {
@@ -87,9 +111,17 @@ SHAPES: dict[str, str] = {
     "norm_linear_swiglu": "engine.kernels.linear.shapes:linear_shapes",
     "linear_add_": "engine.kernels.linear.shapes:linear_shapes",
     "attend": "engine.kernels.attend.shapes:attend_shapes",
+    "rms_norm": "engine.kernels.norm.shapes:norm_shapes",
+    "add_rms_norm_": "engine.kernels.norm.shapes:norm_shapes",
+    "silu_mul": "engine.kernels.gated.shapes:gated_shapes",
+    "gelu_mul": "engine.kernels.gated.shapes:gated_shapes",
+    "matmul": "engine.kernels.matmul.shapes:matmul_shapes",
+    "quantized_matmul": "engine.kernels.quantized.shapes:quantized_shapes",
+    "dequantize": "engine.kernels.quantized.shapes:quantized_shapes",
 }
 
 PREFERENCES = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "reference")}
+INVARIANT = {"cpu": ("cpu", "reference"), "cuda": ("cuda-invariant", "reference")}  # those that keep the promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +143,7 @@ class Ops:
 
 def load_op(op: str, implementation: str) -> Callable[..., Any]:
     """The callable of one implementation. Raises ConfigError where the op does not have it."""
-    modules = CATALOGUE[op]
+    modules = CATALOGUE[op] if op in CATALOGUE else PARTS[op]
     if implementation not in modules:
         raise ConfigError(f"op {op} has no implementation {implementation!r} (it has {', '.join(sorted(modules))})")
     function: Callable[..., Any] = getattr(import_module(modules[implementation]), op)
@@ -124,11 +156,14 @@ def make_shapes(op: str) -> list[Any]:
     return list(getattr(import_module(module), name)())
 
 
-def choose_implementation(device_type: str) -> str:
+def choose_implementation(device_type: str, *, is_batch_invariant: bool = False) -> str:
     """The fastest implementation that has every op on this kind of device."""
-    for implementation in PREFERENCES[device_type]:
+    for implementation in (INVARIANT if is_batch_invariant else PREFERENCES)[device_type]:
         if implementation == "cpu" and not is_built():
             logger.warning("cpu kernels not built, using slow reference ops: run python -m engine.kernels.native.build")
+            continue
+        if implementation.startswith("cuda") and find_spec("triton") is None:
+            logger.warning("triton is not installed, using slow reference ops: pip install triton")
             continue
         if all(implementation in modules for modules in CATALOGUE.values()):
             return implementation

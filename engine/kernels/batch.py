@@ -35,3 +35,4 @@ class AttentionSpec:
     scale: float  # of the scores, usually head_dim ** -0.5
     sliding_window: int | None  # a token sees itself and the sliding_window - 1 before it; None: everything before it
     norm_eps: float  # of q_norm and k_norm
+    soft_cap: float | None = None  # c * tanh(score / c) instead of the score, before the mask (Gemma 2)

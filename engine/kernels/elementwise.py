@@ -1,4 +1,4 @@
-"""Transcendental functions whose result depends on the value alone, for the reference ops.
+"""Functions of single values for the reference ops: transcendental ones that depend on the value alone, and rounding.
 
 torch computes most of a tensor with vector instructions and what is left over, at the tensor's end or at a thread's
 share of it, with scalar ones, and the two round differently. Here every element takes the vector path: runs are too
@@ -15,6 +15,7 @@ from torch import Tensor
 
 RUN = 16384  # half of what torch gives a second thread a share of
 VECTOR = 64  # floats; a multiple of two vectors on every CPU
+LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 
 
 def _apply_in_runs_(function_: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
@@ -44,3 +45,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return scaled.to(x.dtype) * weight
+
+
+def round_to_codes(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """values[..., D] as ``code * scale`` gives them back, with the largest code for the largest of each D; float32."""
+    wide, largest_code = values.float(), LARGEST_CODE[dtype]
+    largest = wide.abs().amax(-1, keepdim=True)
+    scale = torch.where(largest > 0, largest / largest_code, 1.0)
+    codes = (wide / scale).clamp(-largest_code, largest_code)
+    codes = torch.floor(codes + 0.5) if dtype == torch.int8 else codes.to(dtype).float()
+    return codes * scale

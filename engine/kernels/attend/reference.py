@@ -7,20 +7,31 @@ its position alone. Tiles past a token's position add exact zeros.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from engine.kernels.batch import AttentionSpec, StepBatch
-from engine.kernels.elementwise import exp_, rms_norm
+from engine.kernels.elementwise import LARGEST_CODE, exp_, rms_norm, round_to_codes
 from engine.kernels.linear.reference import pad_rows
 
 QUERY_TILE = 16  # tokens
 KEY_TILE = 128  # positions
 
 
+@dataclass(frozen=True, slots=True)
+class NarrowCache:
+    """What a cache of a narrow type would give back: float32 values, each rounded as the type rounds it."""
+
+    values: Tensor  # like a plain cache
+    dtype: torch.dtype
+
+
 def kv_block_bytes(block_size: int, num_kv_heads: int, head_dim: int, num_layers: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values."""
-    return 2 * block_size * num_kv_heads * head_dim * num_layers * dtype.itemsize
+    width = torch.float32.itemsize if dtype in LARGEST_CODE else dtype.itemsize
+    return 2 * block_size * num_kv_heads * head_dim * num_layers * width
 
 
 def make_kv_cache(
@@ -31,15 +42,17 @@ def make_kv_cache(
     num_layers: int,
     dtype: torch.dtype,
     device: torch.device,
-) -> list[Tensor]:
+) -> list[Tensor] | list[NarrowCache]:
     """A layer's cache is [2 (keys, values), num_blocks, block_size, KV, D]."""
     shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
+    if dtype in LARGEST_CODE:
+        return [NarrowCache(layer, dtype) for layer in torch.zeros(shape, device=device).unbind(0)]
     return list(torch.zeros(shape, dtype=dtype, device=device).unbind(0))
 
 
 def attend(
     qkv: Tensor,
-    kv_layer: Tensor,
+    kv_layer: Tensor | NarrowCache,
     batch: StepBatch,
     cos_sin: Tensor,
     spec: AttentionSpec,
@@ -52,18 +65,22 @@ def attend(
     q = _normed(q, q_norm, spec.norm_eps)
     k = _normed(k, k_norm, spec.norm_eps)
     cos, sin = cos_sin[batch.positions][:, None].chunk(2, dim=-1)  # [T, 1, D/2]
-    slots = batch.slot_mapping.long()
-    kv_layer[0].flatten(0, 1).index_copy_(0, slots, _rotated(k, cos, sin).to(kv_layer.dtype))
-    kv_layer[1].flatten(0, 1).index_copy_(0, slots, v.to(kv_layer.dtype))
+    slots, cache = batch.slot_mapping.long(), kv_layer.values if isinstance(kv_layer, NarrowCache) else kv_layer
+    for side, heads_of_side in zip(cache, (_rotated(k, cos, sin), v), strict=True):
+        side.flatten(0, 1).index_copy_(0, slots, _stored(heads_of_side, kv_layer))
     queries = _rotated(q, cos, sin).to(qkv.dtype).float().mul_(spec.scale)
     out = torch.empty_like(queries)
     bounds = batch.query_start_loc.tolist()
     for row, seq_len in enumerate(batch.seq_lens.tolist()):
         start, end = bounds[row], bounds[row + 1]
         blocks = batch.block_tables[row, : -(-seq_len // batch.block_size)]
-        keys, values = _tiles_of_context(kv_layer, blocks, seq_len)
+        keys, values = _tiles_of_context(cache, blocks, seq_len)
         _attend_row(queries[start:end], keys, values, seq_len - (end - start), spec, out[start:end])
     return out.view(qkv.shape[0], -1).to(qkv.dtype)
+
+
+def _stored(heads: Tensor, kv_layer: Tensor | NarrowCache) -> Tensor:
+    return round_to_codes(heads, kv_layer.dtype) if isinstance(kv_layer, NarrowCache) else heads.to(kv_layer.dtype)
 
 
 def _normed(heads: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -102,7 +119,7 @@ def _attend_tile(q: Tensor, keys: Tensor, values: Tensor, positions: range, spec
     window = spec.sliding_window or positions.stop
     first_tile = max(0, positions.start - window + 1) // KEY_TILE
     visible = range(first_tile, (positions.stop - 1) // KEY_TILE + 1)
-    scores = [_masked_scores(q, keys[tile], tile * KEY_TILE, positions, window) for tile in visible]
+    scores = [_masked_scores(q, keys[tile], tile * KEY_TILE, positions, window, spec.soft_cap) for tile in visible]
     peak = scores[0].amax(-1, keepdim=True)
     for tile_scores in scores[1:]:
         peak = torch.maximum(peak, tile_scores.amax(-1, keepdim=True))
@@ -114,9 +131,13 @@ def _attend_tile(q: Tensor, keys: Tensor, values: Tensor, positions: range, spec
     return weighted / total
 
 
-def _masked_scores(q: Tensor, keys: Tensor, first_key: int, positions: range, window: int) -> Tensor:
+def _masked_scores(
+    q: Tensor, keys: Tensor, first_key: int, positions: range, window: int, soft_cap: float | None
+) -> Tensor:
     """[KV, QUERY_TILE * group, KEY_TILE]: q · k, -inf where the token must not look."""
     scores = torch.bmm(q, keys.transpose(1, 2))
+    if soft_cap is not None:
+        scores.div_(soft_cap).tanh_().mul_(soft_cap)
     is_all_visible = first_key + KEY_TILE - 1 <= positions.start and first_key > positions.stop - 1 - window
     if not is_all_visible:
         key = torch.arange(first_key, first_key + KEY_TILE, device=q.device)

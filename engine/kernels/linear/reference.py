@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from engine.kernels.elementwise import rms_norm, silu_
+from engine.kernels.quantized.reference import dequantize
+from engine.kernels.quantized.weights import QuantizedWeight
 
 ROW_TILE = 16  # a multiple of 16 floats keeps each tile as aligned as the tensor, for any K
 
@@ -25,8 +27,12 @@ class LinearWeight:
     bias: Tensor | None  # [N]
 
 
-def prepare_linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, device: torch.device) -> LinearWeight:
-    """Keep the mapped tensor, converted only where dtype or device differ."""
+def prepare_linear(
+    weight: Tensor | QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> LinearWeight:
+    """Keep the mapped tensor, converted only where dtype or device differ; a quantized one as the floats it means."""
+    if isinstance(weight, QuantizedWeight):
+        weight = dequantize(weight, dtype)
     return LinearWeight(weight.to(device, dtype), None if bias is None else bias.to(device, dtype))
 
 

@@ -1,0 +1,1 @@
+"""A dense matrix product whose order of sums never depends on the number of rows: batch-invariant mode's."""

@@ -1,0 +1,1 @@
+"""RMSNorm, alone or with the addition to the residual stream before it."""
