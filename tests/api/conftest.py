@@ -20,6 +20,7 @@ from appliance.text.chat_template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 from tests.api.harness import NAME, Box
 from tests.api.scripted_engine import ScriptedEngine
+from tests.unit.grammar.builders import Engine
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,12 @@ def text_side(smollm2: Path) -> ServedModel:
     assert baked.chat_template is not None
     template = ChatTemplate(baked.chat_template, baked.tokenizer_config, tokenizer)
     return ServedModel([NAME], baked, ScriptedEngine(), tokenizer, template, max_model_len=8192)
+
+
+@pytest.fixture(scope="session")
+def mask_engine(smollm2: Path) -> Engine:
+    """A core that draws any token that a grammar allows; for `CoreEngine`."""
+    return Engine(smollm2)
 
 
 MakeBox = Callable[..., Any]

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.messages import GenerateRequest, Grammar, RequestOutput, SamplingParams, merge_outputs
+from engine.messages import GenerateRequest, Grammar, RequestOutput, SamplingParams, TokenLogprobs, merge_outputs
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
 VOCAB_SIZE = 49152
@@ -59,7 +59,12 @@ class MaskRunner:
 
     def execute(self, step: StepInput) -> StepOutput:
         self.num_steps += 1
-        return StepOutput(token_ids=[[self._next(row)] if row.samples else [] for row in step.rows])
+        token_ids = [[self._next(row)] if row.samples else [] for row in step.rows]
+        logprobs = [
+            [_logprobs(row, token_id) for token_id in ids] if row.sampling.logprobs is not None else None
+            for row, ids in zip(step.rows, token_ids, strict=True)
+        ]
+        return StepOutput(token_ids, logprobs)
 
     def _next(self, row: StepRow) -> int:
         if row.token_mask is None:
@@ -67,6 +72,11 @@ class MaskRunner:
         ids = allowed_ids(row)
         assert len(ids), "nothing is allowed"
         return self.choose(row, ids)
+
+
+def _logprobs(row: StepRow, token_id: int) -> TokenLogprobs:
+    count = row.sampling.logprobs or 0
+    return TokenLogprobs(token_id, -0.5, 1, [(token_id, -0.5), *((500 + i, -1.5) for i in range(count))][:count])
 
 
 class Engine:
