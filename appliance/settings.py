@@ -359,6 +359,11 @@ def hub_token() -> str | None:
     return os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
 
 
+def client_api_key() -> str | None:
+    """The key that clients of the OpenAI API send, for commands that are such clients."""
+    return os.environ.get("OPENAI_API_KEY") or None
+
+
 def prometheus_multiproc_dir() -> str | None:
     """The folder in which API workers share their metrics (prometheus_client reads the same variable)."""
     return os.environ.get("PROMETHEUS_MULTIPROC_DIR") or None

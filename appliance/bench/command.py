@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -39,6 +40,9 @@ def run_bench(words: Sequence[str]) -> int:
     )
     parser.error = _usage_error  # type: ignore[method-assign,assignment]
     _load(measurement.flags)(parser)
+    # Boxes have it among their own.
+    with contextlib.suppress(argparse.ArgumentError):
+        parser.add_argument("--log-level", choices=("info", "debug"), default="info", help="debug shows tracebacks")
     args = parser.parse_intermixed_args(list(words[1:]))
     status = _load(measurement.run)(args)
     assert isinstance(status, int)

@@ -12,6 +12,7 @@ from appliance.bench.summary import METRICS, Summary
 
 _WIDTH = 50
 _SHOWN_ERRORS = 5
+_MANY_TOKENS_PER_CHUNK = 1.25
 
 # metric → (title of its section, name in its lines)
 _SECTIONS = {
@@ -41,7 +42,7 @@ def format_report(summary: Summary, options: ReportOptions, speculation: Specula
             lines += _metric_lines(metric, summary.metrics[metric])
     if speculation is not None:
         lines += _speculation_lines(speculation)
-    return "\n".join([*lines, "=" * _WIDTH, *_error_lines(summary)])
+    return "\n".join([*lines, "=" * _WIDTH, *_note_lines(summary), *_error_lines(summary)])
 
 
 def _head_lines(summary: Summary, options: ReportOptions) -> list[str]:
@@ -86,6 +87,12 @@ def _speculation_lines(stats: SpeculationStats) -> list[str]:
             for position, rate in enumerate(stats.position_rates)
         ),
     ]
+
+
+def _note_lines(summary: Summary) -> list[str]:
+    if summary.tokens_per_chunk < _MANY_TOKENS_PER_CHUNK:
+        return []
+    return [f"A chunk carries {summary.tokens_per_chunk:.1f} tokens on average, so ITL is not the time of one token."]
 
 
 def _error_lines(summary: Summary) -> list[str]:

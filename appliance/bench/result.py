@@ -8,6 +8,7 @@ reason; the usage chunk behind it does not count. The number of output tokens is
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -97,6 +98,13 @@ def digest(stream: RawStream, arrived_s: float, num_prompt_tokens: int) -> Reque
         reading.error = reading.error or f"an event is no completion chunk: {error}"
     reading.finish(stream)
     return result
+
+
+def count_output_tokens(results: Iterable[RequestResult], count: Callable[[str], int]) -> None:
+    """Count the tokens of answers that came without usage, which until then are taken to be one a chunk."""
+    for result in results:
+        if result.is_success and not result.has_usage:
+            result.num_output_tokens = max(1, count(result.text))
 
 
 class _Reading:

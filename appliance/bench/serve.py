@@ -16,9 +16,10 @@ from appliance.bench.http_client import HttpServer
 from appliance.bench.load import LoadResult, PreparedRequest, run_load
 from appliance.bench.plot import draw
 from appliance.bench.progress import Progress
+from appliance.bench.prompt_tokenizer import PromptTokenizer
 from appliance.bench.report import ReportOptions, format_report
 from appliance.bench.request_body import BACKENDS, BodyOptions, make_body
-from appliance.bench.result import RequestResult
+from appliance.bench.result import RequestResult, count_output_tokens
 from appliance.bench.result_file import RunFacts, choose_path, make_details, make_record, write_record
 from appliance.bench.serve_flags import make_arrival, make_server, read_sampling
 from appliance.bench.speculation import SpeculationStats
@@ -34,7 +35,8 @@ class Plan:
     requests: list[PreparedRequest]
     warmups: list[PreparedRequest]
     model: str
-    tokenizer: Path | None
+    tokenizer: PromptTokenizer
+    tokenizer_file: Path | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ async def _measure(args: argparse.Namespace) -> tuple[Plan, Outcome]:
 
         load = await run_load(plan.server, plan.requests, args.max_concurrency, args.request_timeout, step)
     after = await speculation.scrape(plan.server)
+    if plan.tokenizer.is_exact:
+        count_output_tokens(load.results, plan.tokenizer.count)
     goodput = None if args.goodput is None else dict(args.goodput)
     summary = summarize(load, args.metric_percentiles, goodput)
     return plan, Outcome(load, summary, speculation.compare(before, after))
@@ -79,20 +83,23 @@ async def _make_plan(args: argparse.Namespace) -> Plan:
     if args.ready_check_timeout_sec:
         await wait_until_ready(server, args.ready_check_timeout_sec, path, is_chat, args.model)
     card = {"id": args.model} if args.model else await first_model(server)
-    tokenizer_file = args.tokenizer or find_tokenizer_file(server, card)
-    tokenizer = load_tokenizer(None if args.skip_tokenizer_init else tokenizer_file)
+    tokenizer_file = None if args.skip_tokenizer_init else args.tokenizer or find_tokenizer_file(server, card)
+    tokenizer = load_tokenizer(tokenizer_file)
     # The warm-ups' prompts come last, so that their number does not change the measured ones.
     count = args.num_prompts
     samples = make_samples(read_dataset_options(args), tokenizer, count + args.num_warmups, args.seed)
     measured, unmeasured = samples[:count], samples[count:]
-    options = BodyOptions(str(card["id"]), is_chat, read_sampling(args), args.ignore_eos, args.extra_body)
+    options = BodyOptions(
+        args.served_model_name or str(card["id"]), is_chat, read_sampling(args), args.ignore_eos, args.extra_body
+    )
     times = arrival.times(len(measured), args.seed)
     return Plan(
         server,
         _prepare(path, options, measured, times),
         _prepare(path, options, unmeasured, [0.0] * len(unmeasured)),
         options.model,
-        None if args.skip_tokenizer_init else tokenizer_file,
+        tokenizer,
+        tokenizer_file,
     )
 
 
@@ -111,7 +118,7 @@ def _save(args: argparse.Namespace, plan: Plan, outcome: Outcome) -> None:
     facts = RunFacts(
         backend=args.backend,
         model=plan.model,
-        tokenizer=str(plan.tokenizer) if plan.tokenizer else None,
+        tokenizer=str(plan.tokenizer_file) if plan.tokenizer_file else None,
         num_prompts=len(plan.requests),
         request_rate=args.request_rate,
         burstiness=args.burstiness,

@@ -14,6 +14,7 @@ from appliance.bench.http_client import HttpServer
 from appliance.bench.request_body import BACKENDS
 from appliance.bench.summary import GOODPUT_METRICS, METRICS
 from appliance.errors import SettingsError
+from appliance.settings import client_api_key
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 
@@ -35,9 +36,10 @@ def _add_target_flags(group: argparse._ArgumentGroup) -> None:
     add("--port", type=whole(1), default=8000, metavar="N", help="(default 8000)")
     add("--endpoint", metavar="PATH", help="path of the requests (default: the backend's)")
     add("--header", action="append", type=pair, default=[], metavar="NAME=VALUE", help="one more header (repeatable)")
-    add("--api-key", metavar="KEY", help="sent as a bearer token")
+    add("--api-key", metavar="KEY", help="sent as a bearer token (default: OPENAI_API_KEY)")
     add("--insecure", action="store_true", help="accept any TLS certificate")
     add("--model", metavar="NAME", help="(default: the first that the server lists)")
+    add("--served-model-name", metavar="NAME", help="the model's name in requests, where --model is its folder")
     add_tokenizer_flags(group)
     add("--extra-body", type=json_object, default={}, metavar="JSON", help="merged into bodies; null drops a field")
     add("--request-timeout", type=number(0), default=21600.0, metavar="S", help="seconds for a request (default 6 h)")
@@ -97,8 +99,9 @@ def make_server(args: argparse.Namespace) -> HttpServer:
     """The server that the target flags name. Raises SettingsError."""
     host = f"[{args.host}]" if ":" in args.host else args.host
     headers = dict(args.header)
-    if args.api_key:
-        headers["Authorization"] = f"Bearer {args.api_key}"
+    key = args.api_key or client_api_key()
+    if key and "authorization" not in {name.lower() for name in headers}:
+        headers["Authorization"] = f"Bearer {key}"
     return HttpServer.from_url(args.base_url or f"http://{host}:{args.port}", headers, not args.insecure)
 
 

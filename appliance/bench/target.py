@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,14 @@ def find_tokenizer_file(server: HttpServer, card: dict[str, Any]) -> Path | None
         return None
     models_dir = load_settings_and_problems({})[0].settings.models_dir.expanduser()
     names = [name for key in ("root", "id") if isinstance(name := card.get(key), str) and name]
-    folders = [Path(name) for name in names if name.startswith("/")]
+    folders = [Path(name) for name in names if "/" in name]
     folders += [models_dir / Path(name).name for name in names]
     return next((file for folder in folders if (file := folder / "tokenizer.json").is_file()), None)
 
 
 def load_tokenizer(file: Path | None) -> PromptTokenizer:
-    """The model's own, or one that estimates."""
-    return ModelTokenizer(file) if file else EstimatingTokenizer()
+    """The model's own, or one that estimates, which is told."""
+    if file:
+        return ModelTokenizer(file)
+    print("no tokenizer: the lengths of prompts are estimated (name one with --tokenizer)", file=sys.stderr)
+    return EstimatingTokenizer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import platform
 import sys
 import time
@@ -20,6 +21,7 @@ from appliance.bench.datasets import DatasetOptions, make_samples
 from appliance.bench.event_loop import run_event_loop
 from appliance.bench.flag_types import json_object, limit, number, pair, rates, whole, words_of
 from appliance.bench.http_client import HttpServer
+from appliance.bench.http_response import HttpError
 from appliance.bench.prompt_tokenizer import PromptTokenizer
 from appliance.bench.result_file import write_record
 from appliance.bench.serve_flags import add_tokenizer_flags
@@ -160,7 +162,14 @@ def _read_json(text: str | None) -> dict[str, Any]:
 async def _find_tokenizer(args: argparse.Namespace, first: Target) -> PromptTokenizer:
     if args.skip_tokenizer_init:
         return load_tokenizer(None)
-    return load_tokenizer(args.tokenizer or find_tokenizer_file(first.server, await first_model(first.server)))
+    return load_tokenizer(args.tokenizer or find_tokenizer_file(first.server, await _card(first)))
+
+
+async def _card(target: Target) -> dict[str, Any]:
+    """What the server says of its model, or just the name where it says nothing."""
+    with contextlib.suppress(HttpError):
+        return await first_model(target.server)
+    return {"id": target.model}
 
 
 def _make_makers(args: argparse.Namespace, tokenizer: PromptTokenizer) -> list[LoadMaker]:

@@ -148,7 +148,7 @@ def test_compare_interleaves_and_saves(server: FakeServer, tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert "box vs peer" in captured.out
     assert "TTFT warm ms" in captured.out
-    order = [line.split(":")[0] for line in captured.err.splitlines()]
+    order = [line.split(":")[0] for line in captured.err.splitlines() if "#" in line]
     first, second = ["L1 #1 box", "L1 #1 peer", "L5 #1 box", "L5 #1 peer"], ["L1 #2 peer", "L1 #2 box"]
     assert order == [*first, *second, "L5 #2 peer", "L5 #2 box"]
     record = json.loads(file.read_text())

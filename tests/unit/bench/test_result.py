@@ -9,7 +9,7 @@ import pytest
 
 from appliance.bench.http_client import RawStream
 from appliance.bench.load import LoadResult
-from appliance.bench.result import RequestResult, digest
+from appliance.bench.result import RequestResult, count_output_tokens, digest
 from appliance.bench.statistics import describe, percentile, spread
 from appliance.bench.summary import summarize
 
@@ -71,6 +71,12 @@ def test_answer_without_text() -> None:
 def test_without_usage_chunks_are_counted() -> None:
     result = digest(stream((0.5, chat("a")), (0.75, chat("b"))), 100.0, 11)
     assert (result.has_usage, result.num_prompt_tokens, result.num_output_tokens) == (False, 11, 2)
+
+
+def test_missing_usage_can_be_counted() -> None:
+    results = [digest(stream((0.5, chat("one two")), (0.75, chat(" three"))), 100.0, 1), digest(stream(), 100.0, 1)]
+    count_output_tokens(results, lambda text: len(text.split()))
+    assert [result.num_output_tokens for result in results] == [3, 0]
 
 
 @pytest.mark.parametrize(

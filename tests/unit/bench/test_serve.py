@@ -249,6 +249,28 @@ def test_overview_and_unknown_command(capsys: pytest.CaptureFixture[str]) -> Non
         run_bench(["swerve"])
 
 
+def test_key_from_the_environment(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from-env")
+    serve(server, "--num-prompts", "1")
+    serve(server, "--num-prompts", "1", "--header", "authorization=Basic abc")
+    assert [headers["authorization"] for headers in server.headers] == ["Bearer from-env", "Basic abc"]
+
+
+def test_tokenizer_and_served_name(server: FakeServer, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(server, "--model", str(smollm2), "--served-model-name", "alias", "--input-len", "20") == 0
+    assert {body["model"] for body in server.bodies} == {"alias"}
+    assert "no tokenizer" not in capsys.readouterr().err
+    serve(server, "--skip-tokenizer-init")
+    assert "lengths of prompts are estimated" in capsys.readouterr().err
+
+
+def test_many_tokens_per_chunk_are_noted() -> None:
+    result = make_result(1.0, 0.5, 0.5, 4)
+    result.itls_s = [0.5]
+    report = format_report(summarize(LoadResult(1.0, 2.0, [result])), ReportOptions())
+    assert report.endswith("A chunk carries 2.0 tokens on average, so ITL is not the time of one token.")
+
+
 def test_report_without_limits() -> None:
     report = format_report(summarize(LoadResult(0.0, 1.0, [])), ReportOptions(request_rate=math.inf))
     assert "configured" not in report
