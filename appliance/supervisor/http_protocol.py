@@ -11,7 +11,7 @@ from appliance.errors import InvalidRequestError
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """What nginx takes for HTTP and the parser does not (a method, a byte in a path or header) is a 400 like any other."""
+    """What is HTTP for nginx and not for the parser (a method, a byte in a path or header) is a 400 like any other."""
 
     def send_400_response(self, msg: str) -> None:
         """Answer and close: where the next request would begin nobody knows."""

@@ -92,7 +92,7 @@ class ChatRequest(SamplingFields, PromptFields):
     max_completion_tokens: Integer | None = None
     logprobs: bool = False
     top_logprobs: Integer | None = Field(None, ge=-1)
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Any = Field(None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})
     parallel_tool_calls: bool = True
     reasoning_effort: Effort | None = None
     include_reasoning: bool = True
