@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from appliance.bench.comparison.chat_prompts import ChatPrompts
 from appliance.bench.comparison.loads import LOAD_NAMES, Load, make_fixed_load, make_rate_load
-from appliance.bench.comparison.machine import find_server_pid
+from appliance.bench.comparison.machine import describe_machine, find_server_pid
 from appliance.bench.comparison.runs import Comparison, LoadMaker, Run, RunOptions, Target
 from appliance.bench.comparison.table import SPOILT_MARK, as_markdown, as_text, footnotes, make_rows
 from appliance.bench.datasets import DatasetOptions, make_samples
@@ -88,7 +87,12 @@ def run_compare(args: argparse.Namespace) -> int:
     names = [target.name for target in targets]
     rows = make_rows(runs, names)
     render = as_markdown if args.markdown else as_text
-    print("\n".join([render(rows, names), "", *footnotes(runs, names), f"Seed {seed}."]), flush=True)
+    print(
+        "\n".join(
+            [render(rows, names), "", *footnotes(runs, names), f"Client's machine: {describe_machine()}. Seed {seed}."]
+        ),
+        flush=True,
+    )
     if args.output_json:
         write_record(args.output_json, _make_record(args, seed, targets, runs))
     return 0 if all(any(run.num_completed for run in runs if run.target == name) for name in names) else 1
@@ -203,7 +207,7 @@ def _make_record(args: argparse.Namespace, seed: int, targets: Sequence[Target],
         "date": time.strftime("%Y%m%d-%H%M%S"),
         "label": args.label,
         "seed": seed,
-        "machine": {"processor": platform.processor() or platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "targets": [{"name": target.name, "url": target.server.url, "model": target.model} for target in targets],
         "runs": [run.as_json() for run in runs],
     }

@@ -6,6 +6,7 @@ Read from /proc; what cannot be read there is None, never a guess.
 from __future__ import annotations
 
 import os
+import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,14 @@ class Watch:
             server=None if server_s is None else server_s / duration_s,
             other=None if other_s is None else other_s / duration_s,
         )
+
+
+def describe_machine() -> str:
+    """Cores, processor and memory, in a line."""
+    rows = (_PROC / "cpuinfo").read_text().splitlines()
+    model = next((row.partition(":")[2].strip() for row in rows if row.startswith("model name")), platform.machine())
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"{len(os.sched_getaffinity(0))} cores of {model}, {memory_bytes / 2**30:.0f} GiB"
 
 
 def _machine_seconds() -> tuple[float, float]:

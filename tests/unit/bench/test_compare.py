@@ -154,6 +154,7 @@ def test_compare_interleaves_and_saves(server: FakeServer, tmp_path: Path, capsy
     record = json.loads(file.read_text())
     assert [run["seed"] for run in record["runs"]] == [5, 5, 6, 6, 7, 7, 8, 8]
     assert record["runs"][0]["num_output_tokens"] == 4 * 128
+    assert "cores of" in record["machine"]
     ours, theirs = ([body["messages"] for body in one.bodies] for one in (server, peer))
     assert sorted(map(str, ours)) == sorted(map(str, theirs))
     assert server.bodies[-1]["ignore_eos"] is True

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from appliance.bench.command import run_bench
+from appliance.bench.command import MEASUREMENTS, run_bench
 from appliance.bench.load import LoadResult
 from appliance.bench.report import ReportOptions, format_report
 from appliance.bench.speculation import compare, parse_counters
 from appliance.bench.summary import summarize
+from appliance.cli import main
 from appliance.errors import ApplianceError, SettingsError
 from tests.unit.bench.fake_server import FakeServer, answer, chunked, completion, event, head, running
 from tests.unit.bench.test_result import make_result
@@ -275,3 +276,20 @@ def test_report_without_limits() -> None:
     report = format_report(summarize(LoadResult(0.0, 1.0, [])), ReportOptions(request_rate=math.inf))
     assert "configured" not in report
     assert "concurrency:" not in report
+
+
+def test_command_line(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 2
+    assert main(["bench", "serve", "--base-url", server.url, "--num-prompts", "1", "--no-progress"]) == 0
+    assert main(["bench", "serve", "--no-such-flag"]) == 2
+    assert main(["bench", "serve", "--port", "9"]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("breadbox: error: ")]
+    assert len(errors) == 2
+    assert "cannot be reached" in errors[1]
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_help_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_bench([name, "--help"])
+    assert f"breadbox bench {name}" in capsys.readouterr().out.split("examples:")[1]
