@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint golden clean system native
+.PHONY: help run test check lint golden clean system system-for-tests native
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -30,7 +30,7 @@ help: ## show this list
 run: system $(RUN_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and start the box; flags in ARGS
 	@exec $(BIN)/breadbox serve $(MODEL) $(ARGS)
 
-test: system $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and run the tests; pytest flags in ARGS
+test: system-for-tests $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and run the tests; pytest flags in ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: lint test ## lint, types, import contracts and tests: what CI runs
@@ -49,6 +49,9 @@ clean: ## remove everything that the other targets made
 
 system:
 	@.ci/system-packages
+
+system-for-tests:
+	@.ci/system-packages tests
 
 $(VENV)/bin/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \

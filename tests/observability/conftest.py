@@ -1,0 +1,36 @@
+"""A box with two API workers over the default model, and a Prometheus that watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.box.conftest import SMALL
+from tests.box.running_box import RunningBox, running_box
+from tests.observability.prometheus import Prometheus, running_prometheus
+from tests.tiny_models import make_tiny_model
+
+FLAGS = [*SMALL, "--api-workers", "2", "--show-hidden-metrics", "--log-stats-interval", "1", "--enable-log-requests"]
+
+
+@pytest.fixture(scope="session")
+def box(smollm2: Path) -> Iterator[RunningBox]:
+    """A box that is ready."""
+    with running_box(smollm2, flags=FLAGS) as box:
+        box.wait_ready()
+        yield box
+
+
+@pytest.fixture(scope="session")
+def prometheus(box: RunningBox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that has scraped the box."""
+    with running_prometheus(tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{box.port}") as prometheus:
+        yield prometheus
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny baked model that is ready at once and knows nothing."""
+    return make_tiny_model("llama", tmp_path_factory.mktemp("tiny")).baked

@@ -1,0 +1,118 @@
+"""A real Prometheus over a real box under a small load: every panel, variable and rule has something to show."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import yaml
+
+from tests.box.running_box import RunningBox
+from tests.observability.dashboards import OURS, UPSTREAM, UPSTREAM_OLD, filled, panels, queries_of
+from tests.observability.load import MODEL, complete, in_background
+from tests.observability.prometheus import GRAFANA, Prometheus
+
+LOAD_S = 20  # a rate needs two scrapes with something between them
+
+
+def chat(box: RunningBox) -> None:
+    request = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 6}
+    httpx.post(f"{box.url}/v1/chat/completions", json=request, timeout=60)
+
+
+def do_wrong(box: RunningBox) -> None:
+    """A request that is refused, and one whose client leaves."""
+    complete(box, temperature=9)
+    try:
+        complete(box, max_tokens=200, timeout=0.3)
+    except httpx.TimeoutException:
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def watched(box: RunningBox, prometheus: Prometheus) -> Iterator[Prometheus]:
+    """After some load and with some still going on."""
+    jobs = [lambda: complete(box, max_tokens=16), lambda: chat(box), lambda: do_wrong(box)]
+    with in_background(*jobs):
+        time.sleep(LOAD_S)
+        yield prometheus
+
+
+def variables(watched: Prometheus) -> dict[str, str]:
+    """Each of the dashboard's variables with all its values, as Grafana joins them."""
+    values: dict[str, str] = {}
+    for variable in OURS["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", filled(variable["definition"], **values))
+            assert match
+            offered = watched.label_values(match[2], match[1])
+            assert offered, variable["name"]
+            values[variable["name"]] = "|".join(re.escape(value).replace("\\-", "-") for value in offered)
+    return {name: value.replace("\\", "\\\\") for name, value in values.items()}
+
+
+def find_empty(watched: Prometheus, queries: dict[str, str]) -> dict[str, str]:
+    """Those without data, the first lack of which is forgiven for a few seconds."""
+    deadline = time.monotonic() + 30
+    while queries := {name: query for name, query in queries.items() if not watched.has_data(query)}:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    return queries
+
+
+def test_every_panel_has_data(watched: Prometheus) -> None:
+    values = variables(watched)
+    queries = {
+        f"{panel['title']} {number}": filled(query, **values)
+        for panel in panels()
+        for number, query in enumerate(queries_of(panel))
+    }
+    assert len(queries) > 50
+    assert find_empty(watched, queries) == {}
+
+
+def test_upstreams_dashboard_has_data_with_its_names_of_now_and_then(watched: Prometheus) -> None:
+    queries = {query: filled(query, model_name=MODEL) for query in [*UPSTREAM, *UPSTREAM_OLD]}
+    assert watched.label_values("model_name", "vllm:num_requests_running") == [MODEL]
+    assert find_empty(watched, queries) == {}
+
+
+def test_a_query_for_what_is_not_there_is_noticed(watched: Prometheus) -> None:
+    assert not watched.has_data("vllm:num_requests_runing")
+    assert not watched.has_data('rate(http_requests_total{status="9xx"}[15s])')
+
+
+def test_all_rules_are_evaluated_and_no_alert_fires(watched: Prometheus) -> None:
+    rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) >= 30
+    assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] not in ("ok", "unknown")} == {}
+    assert [rule["name"] for rule in rules if rule.get("state") == "firing"] == []
+    recorded = {rule["name"]: rule["name"] for rule in rules if rule["type"] == "recording"}
+    assert find_empty(watched, recorded) == {}
+
+
+def test_autoscalers_get_their_numbers(watched: Prometheus) -> None:
+    adapter, hpa, keda = yaml.safe_load_all((GRAFANA / "autoscaling.yml").read_text())
+    (rule,) = adapter["rules"]
+    query = rule["metricsQuery"]
+    filling = {
+        "<<.GroupBy>>": "pod",
+        "<<.Series>>": "breadbox_waiting_requests",
+        "<<.LabelMatchers>>": 'namespace="tests"',
+    }
+    for placeholder, value in filling.items():
+        query = query.replace(placeholder, value)
+    assert watched.has_data(query)
+    assert watched.label_values("pod", rule["seriesQuery"]) == ["breadbox-0"]
+    assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == rule["name"]["as"]
+    assert watched.has_data(keda["spec"]["triggers"][0]["metadata"]["query"])
+
+
+def test_prometheus_asks_for_openmetrics_and_keeps_the_names(watched: Prometheus) -> None:
+    names = watched.label_values("__name__", '{job="breadbox"}')
+    assert {"vllm:generation_tokens_total", "vllm:iteration_tokens_total_bucket", "breadbox:build_info"} <= set(names)
+    assert not [name for name in names if name.startswith(("vllm_", "U__"))]
