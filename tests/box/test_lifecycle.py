@@ -240,7 +240,7 @@ def start_streams(box: RunningBox, count: int, max_tokens: int) -> list[Stream]:
 
 
 @pytest.mark.parametrize("streaming", [["--shutdown-timeout", "60"]], indirect=True)
-def test_streams_finish_after_sigterm(streaming: RunningBox) -> None:
+def test_b47_streams_finish_after_sigterm(streaming: RunningBox) -> None:
     box = streaming
     streams = start_streams(box, 5, max_tokens=100)
     os.kill(box.process.pid, signal.SIGTERM)
@@ -258,7 +258,7 @@ def test_streams_finish_after_sigterm(streaming: RunningBox) -> None:
 
 
 @pytest.mark.parametrize("streaming", [["--shutdown-timeout", "1"]], indirect=True)
-def test_what_is_past_the_grace_ends_with_an_error_event(streaming: RunningBox) -> None:
+def test_b47_what_is_past_the_grace_ends_with_an_error_event(streaming: RunningBox) -> None:
     box = streaming
     streams = start_streams(box, 3, max_tokens=4000)
     started = time.monotonic()

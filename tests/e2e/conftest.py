@@ -29,7 +29,7 @@ FLAGS = [
 ]
 # One request at a time, in small steps; an engine that is lost is not waited for.
 ODD_FLAGS = [
-    *("--kv-cache-memory", "256MiB", "--max-model-len", "4096"),
+    *("--kv-cache-memory", "256MiB", "--max-model-len", "1024"),
     *("--max-num-seqs", "1", "--max-num-batched-tokens", "64"),
     *("--max-logprobs", "-1", "--max-prompts", "3", "--max-n", "5"),
     *("--max-resumes", "0", "--engine-wait", "0"),

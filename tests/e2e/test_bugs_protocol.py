@@ -89,10 +89,10 @@ def test_b02_an_over_long_prompt(box: Caller, limit: dict[str, int]) -> None:
 
 
 def test_b02_one_token_under_the_limit_works(odd_box: Caller) -> None:
-    answer = odd_box.complete([19556] * 4095, max_tokens=1)
-    assert answer.json()["usage"] == answer.json()["usage"] | {"prompt_tokens": 4095, "completion_tokens": 1}
-    refused = odd_box.complete([19556] * 4096, max_tokens=1)
-    assert numbers(check_error(refused, 400, "prompt", "context_length_exceeded"))[:2] == [4096, 4096]
+    answer = odd_box.complete([19556] * 1023, max_tokens=1)
+    assert answer.json()["usage"] == answer.json()["usage"] | {"prompt_tokens": 1023, "completion_tokens": 1}
+    refused = odd_box.complete([19556] * 1024, max_tokens=1)
+    assert numbers(check_error(refused, 400, "prompt", "context_length_exceeded"))[:2] == [1024, 1024]
 
 
 @pytest.mark.parametrize("n", [0, -1, 129, 10**9, 2**70, "2", 1.5, True])
