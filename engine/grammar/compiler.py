@@ -1,4 +1,4 @@
-"""Compiles grammars beside the busy loop: two threads, a deadline for each request, a bounded cache by content.
+"""Compiles grammars beside the busy loop: a thread or two, a deadline for each grammar, a bounded cache by content.
 
 Compiling runs in Rust without the interpreter lock, within limits of size and effort; what is too complex becomes the
 request's error, never the engine's.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from engine.errors import RequestError
@@ -27,8 +28,10 @@ from engine.messages import Grammar, SamplingParams
 
 logger = logging.getLogger(__name__)
 
-MAX_COMPILE_S = 10.0  # waiting for a thread included
-NUM_THREADS = 2
+MAX_COMPILE_S = 30.0  # the limits allow about a second of work, but others may want the processor, too
+MAX_THREADS = 2
+NICENESS = 5
+PROBED_TOKENS = 8
 _MAX_ERROR_CHARS = 300
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 
@@ -48,7 +51,7 @@ class _Job:
     sampling: SamplingParams
     grammar: Grammar
     resumed_token_ids: list[int]
-    timer: threading.Timer = field(init=False)
+    timer: threading.Timer | None = field(init=False, default=None)
 
 
 class GrammarCompiler:
@@ -111,16 +114,14 @@ class GrammarCompiler:
 
     def _enqueue(self, job: _Job) -> None:
         self._start_threads()
-        job.timer = threading.Timer(self.max_compile_s, self._expire, [job])
-        job.timer.daemon = True
         with self._lock:
             self._pending[job.request_id] = job
-        job.timer.start()
         self._jobs.put(job)
 
     def _start_threads(self) -> None:
         """Daemons: an engine that stops does not wait for a grammar."""
-        while len(self._threads) < NUM_THREADS:
+        num_threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // 2))
+        while len(self._threads) < num_threads:
             thread = threading.Thread(target=self._work, name=f"grammar-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -131,8 +132,19 @@ class GrammarCompiler:
             job = self._jobs.get()
             if job is None:
                 self._get_vocabulary()
-            elif self._pending.get(job.request_id) is job:
+            elif self._start_timer(job):
                 self._finish(job, *self._run(job))
+
+    def _start_timer(self, job: _Job) -> bool:
+        """False where the request is gone already."""
+        timer = threading.Timer(self.max_compile_s, self._expire, [job])
+        timer.daemon = True
+        with self._lock:
+            if self._pending.get(job.request_id) is not job:
+                return False
+            job.timer = timer
+        timer.start()
+        return True
 
     def _run(self, job: _Job) -> tuple[GrammarState | None, RequestError | None]:
         try:
@@ -195,7 +207,8 @@ class GrammarCompiler:
             if pending is None or (job is not None and pending is not job):
                 return False
             del self._pending[request_id]
-        pending.timer.cancel()
+        if pending.timer is not None:
+            pending.timer.cancel()
         return True
 
 
@@ -209,16 +222,30 @@ def compile_grammar(grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher | st
     if matcher.is_error():
         return describe_error(matcher.get_error())
     # A schema that only refers to itself is found out when there is no token to begin with.
-    has_answer = any(matcher.compute_bitmask()) and not matcher.is_error()
-    return matcher if has_answer else "allows no answer"
+    if not any(matcher.compute_bitmask()) or matcher.is_error():
+        return "allows no answer"
+    problem = _probe(matcher.deep_copy())
+    return matcher if problem is None else describe_error(problem)
+
+
+def _probe(matcher: LLMatcher) -> str | None:
+    """Take a few tokens: what is too complex to be followed should show before an answer has begun."""
+    for _ in range(PROBED_TOKENS):
+        mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        if matcher.is_error() or matcher.is_stopped():
+            break
+        # The last id is likely to be a long token, which leads far.
+        matcher.consume_token(int(np.flatnonzero(np.unpackbits(mask, bitorder="little"))[-1]))
+    return str(matcher.get_error()) if matcher.is_error() else None
 
 
 def make_limits() -> LLParserLimits:
-    """Bounds of effort: about a second to compile, about 10 ms for one mask, about 100 MB of lexer states."""
+    """Bounds of effort: about a second to compile, 50 ms for the worst mask, about 100 MB of lexer states."""
     return LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
-        step_max_items=50_000,
+        step_max_items=200_000,
+        max_items_in_row=20_000,
         max_lexer_states=50_000,
         max_grammar_size=500_000,
         verbose_errors=False,
@@ -250,6 +277,6 @@ def _key(grammar: Grammar) -> Key:
 def _lower_priority() -> None:
     """Compiling yields to whoever generates (on Linux a thread has a priority of its own)."""
     try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     except OSError:
         logger.debug("grammar threads keep the priority of the process")

@@ -14,7 +14,7 @@ from engine.grammar.cache import GrammarCache
 from engine.messages import Grammar
 from tests.unit.grammar.builders import Engine, make_request, schema_grammar
 
-HEAVY = {"type": "object", "properties": {f"property_{index}": {"type": "string"} for index in range(3000)}}
+HEAVY = {"type": "object", "properties": {f"property_{index}": {"type": "string"} for index in range(2000)}}
 
 
 def error_of(engine: Engine, grammar: Grammar) -> str:
@@ -151,6 +151,11 @@ def test_a_fault_in_the_compiler_is_the_requests_error(smollm2: Path, monkeypatc
     assert engine.run_one(schema_grammar({"const": 1})).error == "response_format cannot be compiled"
     monkeypatch.undo()
     assert engine.run_one(schema_grammar({"const": 1})).token_ids == [33]
+
+
+def test_what_is_too_complex_to_be_followed_is_refused_before_it_begins(engine: Engine) -> None:
+    huge = {"type": "object", "properties": {f"property_{index}": {"type": "string"} for index in range(4000)}}
+    assert "cannot be compiled" in error_of(engine, schema_grammar(huge | {"additionalProperties": False}))
 
 
 def test_a_heavy_schema_is_compiled_and_its_first_mask_is_ready(engine: Engine) -> None:
