@@ -7,6 +7,17 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """Drafts by prompt lookup: of which length, after how many equal tokens. See `engine.speculation`."""
+
+    num_speculative_tokens: int  # most draft tokens of a request in a step
+    prompt_lookup_max: int = 5  # tokens that a match is looked for with, at most
+    prompt_lookup_min: int = 2
+    disable_by_batch_size: int | None = None  # no drafts beside more rows than these; None: as the cost says
+    adaptive: bool = True  # False: drafts as long as they may be, whether they pay or not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What an engine needs to know before it starts. What it finds out (block count, dtype) lives in `RunnerInfo`.
 
@@ -31,6 +42,7 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"  # fcfs, priority
     seed: int = 0
+    speculation: SpeculationConfig | None = None  # None = off
     num_threads: int | None = None
     log_level: str = "info"
     log_stats_interval_s: float = 10.0  # between two lines of statistics; 0 = none

@@ -90,7 +90,10 @@ class EngineCore:
         if step is None:
             return closed
         self._grammars.add_masks(step, self._scheduler.requests_of(step))
-        return closed + self._update(step, self._runner.execute(step))
+        started_s = time.perf_counter()
+        result = self._runner.execute(step)
+        self._scheduler.observe(step, time.perf_counter() - started_s)
+        return closed + self._update(step, result)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; refused (False) while blocks are in use."""

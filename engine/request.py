@@ -13,6 +13,7 @@ from engine.messages import GenerateRequest, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     from engine.grammar.state import GrammarState
+    from engine.speculation.speculator import RequestSpeculation
 
 
 class RequestStatus(enum.Enum):
@@ -64,6 +65,7 @@ class Request:
     stop_reason: int | None = field(init=False, default=None)
     ends_in_text: bool = field(init=False, default=False)  # the last token is no stop token
     grammar: GrammarState | None = field(init=False, default=None)  # None while it is being compiled
+    speculation: RequestSpeculation | None = field(init=False, default=None)  # None until it first decodes
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids)

@@ -24,6 +24,10 @@ class StepRow:
     Token ``i`` of a request is ``prompt_token_ids[i]`` or, past the prompt, ``output_token_ids[i - len(prompt)]``.
     ``block_ids`` covers every token up to the end of this step. ``samples`` is True when the row reaches the last
     known token, so that a new token is drawn, for output position ``len(output_token_ids)``.
+
+    ``draft_token_ids`` are guesses of what comes next: they are computed behind the last known token (and counted in
+    ``num_scheduled_tokens``), and one more token is drawn after each that turns out right. Only rows that sample have
+    any, and only without a grammar.
     """
 
     request_id: str
@@ -36,6 +40,7 @@ class StepRow:
     samples: bool
     wants_prompt_logprobs: bool = False  # this chunk's prompt logprobs are asked for
     token_mask: NDArray[np.int32] | None = None  # bit t % 32 of word t // 32: a grammar allows token t
+    draft_token_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -54,9 +59,10 @@ class StepInput:
 class StepOutput:
     """Parallel to `StepInput.rows`.
 
-    ``token_ids[r]`` is the list of new tokens of row r (empty where it does not sample; one, or several with
-    speculation). ``logprobs[r]`` is parallel to it where asked for, else None. ``prompt_logprobs[r]`` holds this
-    chunk's entries: for a chunk that computes prompt positions [a, b) the logprobs of prompt tokens a+1 … min(b, p-1).
+    ``token_ids[r]`` is the list of new tokens of row r: empty where it does not sample, else the draft tokens that are
+    exactly what was drawn, up to the first that is not, and one more. ``logprobs[r]`` is parallel to it where asked
+    for, else None. ``prompt_logprobs[r]`` holds this chunk's entries: for a chunk that computes prompt positions [a, b)
+    the logprobs of prompt tokens a+1 … min(b, p-1).
     """
 
     token_ids: list[list[int]]

@@ -102,6 +102,17 @@ class BlockTables:
         block_ids.extend(self.pool.allocate(num_new))
         return True
 
+    def num_slots(self, request: Request) -> int:
+        """Tokens that the request's blocks have room for."""
+        return len(self._tables[request.request_id].block_ids) * self.block_size
+
+    def trim(self, request: Request) -> None:
+        """Give back the blocks past the request's known tokens."""
+        block_ids = self._tables[request.request_id].block_ids
+        num_needed = self._num_blocks(request.num_tokens)
+        self.pool.release(block_ids[num_needed:])
+        del block_ids[num_needed:]
+
     def register_computed(self, request: Request) -> None:
         """Make findable the blocks that became full; called after the step that computed them."""
         table = self._tables[request.request_id]

@@ -21,7 +21,7 @@ class ModelInputs:
 
     token_ids: Tensor  # [T] int64
     batch: StepBatch
-    sample_rows: Tensor  # [n] int64, the last token of each row that samples, in row order
+    sample_rows: Tensor  # [n] int64, in row order: of each row that samples the last known token, then its draft
 
 
 def make_inputs(step: StepInput, block_size: int, device: torch.device) -> ModelInputs:
@@ -34,7 +34,6 @@ def make_inputs(step: StepInput, block_size: int, device: torch.device) -> Model
     positions = np.arange(query_start_loc[-1], dtype=np.int32) - query_start_loc[owners] + starts[owners]
     tables = make_block_tables(step.rows)
     slots = tables[owners, positions // block_size] * block_size + positions % block_size
-    samples = np.array([row.samples for row in step.rows], dtype=bool)
     batch = StepBatch(
         positions=_to(positions, device),
         slot_mapping=_to(slots, device),
@@ -46,8 +45,17 @@ def make_inputs(step: StepInput, block_size: int, device: torch.device) -> Model
         max_seq_len=int((starts + counts).max()),
     )
     token_ids = [token_id for row in step.rows for token_id in scheduled_token_ids(row)]
-    last = (query_start_loc[1:] - 1)[samples].astype(np.int64)
-    return ModelInputs(torch.tensor(token_ids, dtype=torch.int64).to(device), batch, torch.from_numpy(last).to(device))
+    sampled = sampled_tokens(step.rows, query_start_loc)
+    return ModelInputs(
+        torch.tensor(token_ids, dtype=torch.int64).to(device), batch, torch.from_numpy(sampled).to(device)
+    )
+
+
+def sampled_tokens(rows: list[StepRow], query_start_loc: IntArray) -> npt.NDArray[np.int64]:
+    """Indices of the tokens whose logits are wanted."""
+    counts = np.array([row.samples + len(row.draft_token_ids) for row in rows], dtype=np.int64)
+    ends = np.cumsum(counts)
+    return np.repeat(query_start_loc[1:] - ends, counts) + np.arange(ends[-1])
 
 
 def make_block_tables(rows: list[StepRow]) -> IntArray:
@@ -64,7 +72,8 @@ def scheduled_token_ids(row: StepRow) -> list[int]:
     end = start + row.num_scheduled_tokens
     if end <= num_prompt:
         return row.prompt_token_ids[start:end]
-    return row.prompt_token_ids[start:] + row.output_token_ids[max(0, start - num_prompt) : end - num_prompt]
+    known = row.prompt_token_ids[start:] + row.output_token_ids[max(0, start - num_prompt) : end - num_prompt]
+    return known + row.draft_token_ids
 
 
 def _to(array: IntArray, device: torch.device) -> Tensor:

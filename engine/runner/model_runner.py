@@ -9,6 +9,7 @@ from engine.kernels import KVLayer
 from engine.messages import TokenLogprobs
 from engine.models.decoder import DecoderForCausalLM
 from engine.runner.inputs import ModelInputs, make_inputs
+from engine.sampling.drafts import sample_rows
 from engine.sampling.logprobs import make_token_logprobs
 from engine.sampling.sampler import Sampled, Sampler
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
@@ -37,9 +38,10 @@ class ModelRunner:
         output = StepOutput(token_ids=[])
         bounds = inputs.batch.query_start_loc.tolist()
         for row, start in zip(step.rows, bounds, strict=False):
-            drawn = next(sampled) if row.samples else None
-            output.token_ids.append([] if drawn is None else [drawn.token_id])
-            output.logprobs.append(None if drawn is None or drawn.logprobs is None else [drawn.logprobs])
+            drawn = next(sampled) if row.samples else []
+            logprobs = [one.logprobs for one in drawn if one.logprobs is not None]
+            output.token_ids.append([one.token_id for one in drawn])
+            output.logprobs.append(logprobs or None)
             output.prompt_logprobs.append(self._prompt_logprobs(x, row, start) if row.wants_prompt_logprobs else None)
         return output
 
@@ -50,11 +52,11 @@ class ModelRunner:
         x = self._model.forward(inputs.token_ids, inputs.batch, self._kv_cache)
         return self._model.compute_logits(x, torch.arange(x.shape[0], device=self._device))
 
-    def _sample(self, x: Tensor, inputs: ModelInputs, step: StepInput) -> list[Sampled]:
+    def _sample(self, x: Tensor, inputs: ModelInputs, step: StepInput) -> list[list[Sampled]]:
         if inputs.sample_rows.shape[0] == 0:
             return []
         logits = self._model.compute_logits(x, inputs.sample_rows)
-        return self._sampler.sample(logits, [row for row in step.rows if row.samples])
+        return sample_rows(self._sampler, logits, [row for row in step.rows if row.samples])
 
     def _prompt_logprobs(self, x: Tensor, row: StepRow, start: int) -> list[TokenLogprobs]:
         """Token i of the chunk predicts prompt token i + 1, where there is one."""

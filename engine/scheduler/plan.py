@@ -19,6 +19,17 @@ class StepPlan:
         self.rows[row.request_id] = row
         self.budget -= row.num_scheduled_tokens
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the rows."""
+        return sum(row.num_scheduled_tokens for row in self.rows.values())
+
+    def add_draft(self, row: StepRow, token_ids: list[int]) -> None:
+        """Let a row of the plan compute guesses as well."""
+        row.draft_token_ids = token_ids
+        row.num_scheduled_tokens += len(token_ids)
+        self.budget -= len(token_ids)
+
     def drop(self, request_id: str) -> None:
         """Take a request's row out again, if it has one: the request lost its blocks to another."""
         row = self.rows.pop(request_id, None)
@@ -38,3 +49,5 @@ class StepStats:
     num_queried_tokens: int = 0  # known tokens of the requests looked up in the prefix cache
     num_hit_tokens: int = 0
     num_prompt_tokens: int = 0  # computed or found cached for the first time
+    num_draft_tokens: int = 0
+    draft_lengths_accepted: list[int] = field(default_factory=list)  # one for each draft

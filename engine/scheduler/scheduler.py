@@ -18,6 +18,7 @@ from engine.errors import ConfigError
 from engine.grammar.state import GrammarState
 from engine.messages import TokenLogprobs
 from engine.request import Request, RequestStatus
+from engine.scheduler.drafts import DraftPlanner
 from engine.scheduler.outputs import Update, take_tokens
 from engine.scheduler.plan import StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
@@ -42,6 +43,9 @@ class Scheduler:
         self._stop_rule = StopRule(info.eos_token_ids, info.max_model_len)
         self._tables = BlockTables(
             BlockPool(info.num_blocks), info.block_size, enable_prefix_caching=config.enable_prefix_caching
+        )
+        self._drafts = (
+            DraftPlanner(config.speculation, self._tables, info.max_model_len) if config.speculation else None
         )
         self._num_deferred = 0
         self.stats = StepStats()
@@ -123,18 +127,30 @@ class Scheduler:
         self._plan_running(plan)
         if not self.stats.num_preemptions:
             self._plan_waiting(plan, now_s)
+        if self._drafts is not None:
+            self._drafts.add_drafts(plan, self._requests)
         return plan.finish()
+
+    def observe(self, step: StepInput, seconds: float) -> None:
+        """Learn from the time that a step took to execute."""
+        if self._drafts is not None:
+            self._drafts.observe(step, seconds)
 
     def update(self, step: StepInput, result: StepOutput) -> list[Update]:
         """Take in what the runner computed; returns what there is to deliver, in row order."""
         updates = []
         for index, row in enumerate(step.rows):
             request = self._requests[row.request_id]
-            self._take_computed(request, row, result.prompt_logprobs[index] if result.prompt_logprobs else None)
-            if result.token_ids[index]:
+            token_ids = result.token_ids[index]
+            num_accepted = min(len(token_ids) - 1, len(row.draft_token_ids)) if row.draft_token_ids else 0
+            request.num_computed_tokens += row.num_scheduled_tokens - len(row.draft_token_ids) + num_accepted
+            self._take_prompt(request, result.prompt_logprobs[index] if result.prompt_logprobs else None)
+            if token_ids:
                 logprobs = result.logprobs[index] if result.logprobs else None
-                output = take_tokens(request, result.token_ids[index], logprobs, self._stop_rule)
-                updates.append((request, output))
+                updates.append((request, take_tokens(request, token_ids, logprobs, self._stop_rule)))
+            if row.draft_token_ids and self._drafts is not None:
+                self._drafts.take(request, row, num_accepted, self.stats)
+            self._tables.register_computed(request)
         self._retire([request for request, _ in updates if request.is_finished])
         return updates
 
@@ -229,9 +245,7 @@ class Scheduler:
             ),
         )
 
-    def _take_computed(self, request: Request, row: StepRow, prompt_logprobs: list[TokenLogprobs] | None) -> None:
-        request.num_computed_tokens += row.num_scheduled_tokens
-        self._tables.register_computed(request)
+    def _take_prompt(self, request: Request, prompt_logprobs: list[TokenLogprobs] | None) -> None:
         if request.num_counted_prompt_tokens < request.num_prompt_tokens:
             self._count_prompt(request)
         if prompt_logprobs and request.prompt_logprobs is not None:

@@ -2,7 +2,7 @@
 
 The value at position i is a hash of the value at i - 1, *read back through the block table*, and token i. The next
 token is a function of the value at the last position. So a lost, shared or overwritten block changes the output, and
-`execute` notices it at once.
+`execute` notices it at once. Drafts are checked token by token.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ class ChainRunner:
         return block_id * self.info.block_size + position % self.info.block_size
 
     def _write(self, row: StepRow, written: set[int]) -> None:
-        token_ids = row.prompt_token_ids + row.output_token_ids
+        token_ids = row.prompt_token_ids + row.output_token_ids + row.draft_token_ids
         end = row.num_computed_tokens + row.num_scheduled_tokens
-        assert row.num_scheduled_tokens > 0
-        assert end <= len(token_ids)
+        assert row.num_scheduled_tokens > len(row.draft_token_ids)
+        assert end <= min(len(token_ids), self.info.max_model_len)
         assert row.samples == (end == len(token_ids))
+        assert row.samples or not row.draft_token_ids
         for position in range(row.num_computed_tokens, end):
             slot = self._slot(row, position)
             assert slot not in written, "two rows write one slot"
@@ -86,7 +87,7 @@ class ChainRunner:
             self.kv[slot] = chain(before, token_ids[position])
 
     def _check(self, row: StepRow) -> None:
-        token_ids = row.prompt_token_ids + row.output_token_ids
+        token_ids = row.prompt_token_ids + row.output_token_ids + row.draft_token_ids
         end = row.num_computed_tokens + row.num_scheduled_tokens
         for position, value in enumerate(values_of(token_ids[:end])):
             assert self.kv[self._slot(row, position)] == value, f"{row.request_id} position {position} is corrupt"
@@ -94,11 +95,22 @@ class ChainRunner:
     def _sample(self, row: StepRow) -> list[int]:
         if not row.samples:
             return []
-        value = self.kv[self._slot(row, row.num_computed_tokens + row.num_scheduled_tokens - 1)]
+        last_known = len(row.prompt_token_ids) + len(row.output_token_ids) - 1
+        if row.draft_token_ids:
+            return self._verify(row, last_known)
+        value = self.kv[self._slot(row, last_known)]
         produced = []
         for _ in range(self.tokens_per_step):
             produced.append(next_token(value, self.info.vocab_size))
             value = chain(value, produced[-1])
+        return produced
+
+    def _verify(self, row: StepRow, last_known: int) -> list[int]:
+        produced: list[int] = []
+        for count in range(1 + len(row.draft_token_ids)):
+            if produced != row.draft_token_ids[:count]:
+                break
+            produced.append(next_token(self.kv[self._slot(row, last_known + count)], self.info.vocab_size))
         return produced
 
     def _logprobs(self, row: StepRow) -> list[TokenLogprobs] | None:
