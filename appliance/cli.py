@@ -219,6 +219,18 @@ def _bench(words: Sequence[str]) -> int:
     return run_bench(words)
 
 
+def _add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    from appliance.doctor.command import add_arguments
+
+    add_arguments(parser)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from appliance.doctor.command import run_doctor
+
+    return run_doctor(args)
+
+
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -274,6 +286,18 @@ COMMANDS: dict[str, Command] = {
         lambda args: 0,
         "breadbox bench COMMAND …",
         run_words=_bench,
+    ),
+    "doctor": Command(
+        "Examine a running box: names the trouble it sees, its evidence, and the knob to turn.",
+        _add_doctor_arguments,
+        _doctor,
+        "breadbox doctor [--url URL] [--json] [flags]",
+        """examples:
+  breadbox doctor                                        the box on this machine
+  breadbox doctor --url http://llm.example:8000 --api-key KEY --json
+  docker compose logs appliance > log; breadbox doctor --log log --proxy-config /etc/nginx/nginx.conf
+
+The exit status tells the worst finding: 0 all is well, 1 a warning, 2 critical.""",
     ),
     "version": Command("Print the version.", _no_arguments, _version, "breadbox version"),
     "engine": Command(

@@ -23,6 +23,14 @@ def available_memory_bytes() -> int:
     return available
 
 
+def memory_limit_bytes() -> int:
+    """Memory that there is: the machine's, or the container's limit."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    total = int(match[1]) * 1024 if match else 0
+    limits = [limit for limit_file, _ in _CGROUPS if (limit := _number(Path(limit_file))) is not None]
+    return min([total, *limits])
+
+
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
