@@ -9,7 +9,8 @@ from typing import NoReturn
 
 from appliance.derived_settings import default_token_budget, names_by_model
 from appliance.settings import KNOB_BY_NAME, Settings
-from engine.config import EngineConfig
+from appliance.speculative_config import lookup_lengths
+from engine.config import EngineConfig, SpeculationConfig
 
 # What both call the same is the same.
 _SAME_NAMES = {field.name for field in dataclasses.fields(EngineConfig)} & KNOB_BY_NAME.keys()
@@ -29,6 +30,7 @@ def make_engine_config(settings: Settings, index: int) -> EngineConfig:
         log_stats_interval_s=settings.log_stats_interval,
         counts_path=settings.run_dir / "prometheus" / f"engine-{index}.json",
         custom_histogram_buckets=make_buckets(settings),
+        speculation=make_speculation(settings),
     )
 
 
@@ -36,6 +38,21 @@ def make_buckets(settings: Settings) -> dict[str, tuple[float, ...]]:
     """Bounds by histogram, the ``vllm:`` in front being optional."""
     given = settings.custom_histogram_buckets or {}
     return {name.removeprefix("vllm:"): tuple(map(float, bounds)) for name, bounds in given.items()}
+
+
+def make_speculation(settings: Settings) -> SpeculationConfig | None:
+    """What --speculative-config says; None is off."""
+    given = settings.speculative_config
+    if given is None:
+        return None
+    fewest, most = lookup_lengths(given)
+    return SpeculationConfig(
+        num_speculative_tokens=given["num_speculative_tokens"],
+        prompt_lookup_max=most,
+        prompt_lookup_min=fewest,
+        disable_by_batch_size=given.get("disable_by_batch_size"),
+        adaptive=given.get("adaptive", True),
+    )
 
 
 def run_engine(settings: Settings, index: int) -> NoReturn:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.errors import SettingsError
+from appliance.speculative_config import check_speculative_config
 
 ENV_PREFIX = "BREADBOX_"
 _SIZE_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
@@ -191,6 +192,7 @@ class Settings:
     scheduling_policy: str = _knob("fcfs", "which waiting request is next: first come first served, or by its priority", _ENGINE, choices=("fcfs", "priority"))
     seed: int = _knob(0, "seed of everything random that has no seed of its own", _ENGINE)
     num_threads: int | None = _knob(None, "threads the engine computes with on a CPU; default: the cores it may use", _ENGINE, parse=int, check=_between(1, 1024))
+    speculative_config: dict[str, Any] | None = _knob(None, 'JSON object that lets steps check guessed tokens, same output: {"method": "ngram", "num_speculative_tokens": N}, with prompt_lookup_max and _min (tokens to match: 5, 2), disable_by_batch_size, adaptive (true: only where it pays)', _ENGINE, parse=parse_json_object, check=check_speculative_config)
 
     api_workers: int | None = _knob(None, "API processes; default: chosen from the cores", _API, parse=int, check=_between(1, 64))
     max_logprobs: int = _knob(20, "most logprobs per token a request may ask for; -1 = whole vocabulary", _API, check=_between(-1))

@@ -20,6 +20,7 @@ from engine.metric_registry import MetricMaker, MetricRegistry
 from engine.request import Request
 from engine.scheduler.outputs import Update
 from engine.scheduler.plan import StepStats
+from engine.speculation.metrics import SpeculationMetrics
 from engine.step import RunnerInfo
 
 _FIRST_TOKEN_S = (
@@ -125,6 +126,9 @@ class EngineMetrics:
         self._inference_time = make.histogram("request_inference_time_seconds", "First scheduled to last token.")
         # fmt: on
         make.info("cache_config_info", "The KV cache's configuration.", _cache_config(config, info))
+        self._speculation = (
+            SpeculationMetrics(make, config.speculation.num_speculative_tokens) if config.speculation else None
+        )
         self._totals = Totals()
 
     def watch(self, load: Load) -> None:
@@ -180,6 +184,8 @@ class EngineMetrics:
         self._totals.hit_tokens += stats.num_hit_tokens
         self._totals.preemptions += stats.num_preemptions
         self._generation_tokens.inc(num_tokens)
+        if self._speculation is not None:
+            self._speculation.record(stats)
         self._step_tokens.observe(stats.num_prompt_tokens + num_tokens)
         if stats.num_preemptions:
             self._preemptions.inc(stats.num_preemptions)
