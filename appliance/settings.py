@@ -165,6 +165,7 @@ class Settings:
     allowed_headers: tuple[str, ...] = _knob(("*",), "request headers that CORS allows", _SERVER, parse=str, is_list=True, metavar="HEADER")
     allow_credentials: bool = _knob(False, "let browsers send credentials across origins", _SERVER)
     middleware: tuple[str, ...] = _knob((), "ASGI middleware class, or coroutine function of a request and the next call, as package.module.name (repeatable)", _SERVER, parse=str, is_list=True, metavar="IMPORT.PATH")
+    disable_page: bool = _knob(False, "do not serve the page for people at /", _SERVER)
     disable_fastapi_docs: bool = _knob(False, "do not serve /docs, /redoc and /openapi.json", _SERVER)
     max_body_bytes: int | None = _knob(None, "largest request body; default: what the model's context can need", _SERVER, parse=parse_size, check=_between(1024))
 

@@ -19,6 +19,7 @@ from appliance.api.messages import routes as messages
 from appliance.api.messages.errors import encode_error as encode_messages_error
 from appliance.api.middleware import make_middleware
 from appliance.api.openapi import install_openapi
+from appliance.api.page import routes as page
 from appliance.api.responses import routes as responses
 from appliance.api.served_model import ServedModel, ServedModels, load_models
 from appliance.api.state import ApiState
@@ -44,6 +45,7 @@ ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
     (version.router, _always),
     (load.router, _always),
     (metrics.router, _always),
+    (page.router, lambda settings: not settings.disable_page),
 )
 
 # Paths whose errors do not look like OpenAI's, whatever raises them.

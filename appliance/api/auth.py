@@ -13,9 +13,11 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from appliance.api.page.files import PATHS as PAGE_PATHS
 from appliance.errors import AuthenticationError
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"})
+# The page holds nothing; it asks the other routes with the key that it is given.
+OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"}) | PAGE_PATHS
 
 
 class KeyRing:

@@ -86,6 +86,7 @@ def make_context(settings: Settings, password: str) -> dict[str, Any]:
         "launcher": str(_HERE / "launch.py"),
         "gunicorn_conf": str(_HERE / "gunicorn_conf.py"),
         "nginx": find_nginx() or "nginx",
+        "nginx_dir": str(_NGINX_TEMPLATES),
         "nginx_workers": 1 if count_cores() <= 4 else 2,
         "listen": listen_address(settings),
         "proxy_errors": proxy_errors(settings.max_body_bytes or 0),
