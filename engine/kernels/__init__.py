@@ -102,6 +102,12 @@ PARTS: dict[str, dict[str, str]] = {
     "matmul": _modules("matmul", "reference", "cuda"),
     "quantized_matmul": _modules("quantized", "reference", "cuda"),
     "dequantize": _modules("quantized", "reference", "cuda"),
+    "moe_route": _modules("moe", "reference", "cuda"),
+    "moe_experts": _modules("moe", "reference", "cuda"),
+    "lora_add_": _modules("lora", "reference", "cuda"),
+    "draw_tokens": _modules("sample", "reference", "cuda"),
+    "apply_penalties_": _modules("sample", "reference", "cuda"),
+    "verify_greedy": _modules("sample", "reference", "cuda"),
 }
 
 SHAPES: dict[str, str] = {
@@ -118,6 +124,12 @@ SHAPES: dict[str, str] = {
     "matmul": "engine.kernels.matmul.shapes:matmul_shapes",
     "quantized_matmul": "engine.kernels.quantized.shapes:quantized_shapes",
     "dequantize": "engine.kernels.quantized.shapes:quantized_shapes",
+    "moe_route": "engine.kernels.moe.shapes:moe_shapes",
+    "moe_experts": "engine.kernels.moe.shapes:moe_shapes",
+    "lora_add_": "engine.kernels.lora.shapes:lora_shapes",
+    "draw_tokens": "engine.kernels.sample.shapes:draw_shapes",
+    "apply_penalties_": "engine.kernels.sample.shapes:seen_shapes",
+    "verify_greedy": "engine.kernels.sample.shapes:draft_shapes",
 }
 
 PREFERENCES = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "reference")}

@@ -27,7 +27,11 @@ def row_keys(seed: int, position: int) -> tuple[int, int]:
 
 def gumbel(seed: int, position: int, token_ids: Tensor) -> Tensor:
     """Noise of token_ids[n] (int64) as float64 [n]."""
-    key, key2 = row_keys(seed, position)
+    return gumbel_of_keys(*row_keys(seed, position), token_ids)
+
+
+def gumbel_of_keys(key: int, key2: int, token_ids: Tensor) -> Tensor:
+    """The same from a draw's two keys."""
     hashed = _mix(_mix((token_ids * 0x9E3779B9 + key) & MASK) ^ key2)
     uniform = ((hashed >> 8).double() + 0.5) * 2.0**-24
     return -torch.log(-torch.log(uniform))

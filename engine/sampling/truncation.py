@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from engine.messages import SamplingParams
 from engine.sampling.ranking import largest_ids
+
+if TYPE_CHECKING:  # the sampling kernels' truth uses `keep`, and needs no messages
+    from engine.messages import SamplingParams
 
 FIRST_LOOK = 1024  # a nucleus is hardly ever wider, and sorting a whole vocabulary is slow
 
@@ -20,12 +23,22 @@ def truncates(sampling: SamplingParams) -> bool:
 
 def kept_ids(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """Ids that stay of logits[V] (after temperature), ascending; at least one."""
-    if sampling.min_p > 0.0:
-        floor = logits.max() + math.log(sampling.min_p)
+    return keep(logits, sampling.top_k, sampling.top_p, log_min_p(sampling))
+
+
+def log_min_p(sampling: SamplingParams) -> float:
+    """How far below the likeliest a logit may lie; -inf: any distance."""
+    return math.log(sampling.min_p) if sampling.min_p > 0.0 else float("-inf")
+
+
+def keep(logits: Tensor, top_k: int, top_p: float, log_min_p: float) -> Tensor:
+    """The same from the bare numbers; top_k 0, top_p 1 and log_min_p -inf leave all."""
+    if log_min_p > float("-inf"):
+        floor = logits.max() + log_min_p
         logits = logits.masked_fill(logits < floor, float("-inf"))
-    order = largest_ids(logits, sampling.top_k) if sampling.top_k > 0 else None
-    if sampling.top_p < 1.0:
-        order = _nucleus(logits, order, sampling.top_p)
+    order = largest_ids(logits, top_k) if top_k > 0 else None
+    if top_p < 1.0:
+        order = _nucleus(logits, order, top_p)
     if order is None:
         return (logits > float("-inf")).nonzero().flatten()
     order = order[(logits[order] > float("-inf")).nonzero().flatten()]

@@ -14,10 +14,17 @@ from engine.kernels.batch import AttentionSpec, StepBatch
 from engine.kernels.embedding.shapes import EmbeddingShape
 from engine.kernels.gated.shapes import GatedShape
 from engine.kernels.linear.shapes import LinearShape
+from engine.kernels.lora.adapters import Adapters
+from engine.kernels.lora.shapes import LoraShape
 from engine.kernels.matmul.shapes import MatmulShape
+from engine.kernels.moe.grouping import group_rows
+from engine.kernels.moe.shapes import MoeShape
 from engine.kernels.norm.shapes import NormShape
 from engine.kernels.quantized.shapes import QuantizedShape
 from engine.kernels.quantized.weights import QuantizedWeight, Scheme, make_fp8, make_int4, make_int8
+from engine.kernels.sample.rows import Drafts, DrawRows, SeenTokens
+from engine.kernels.sample.shapes import DraftShape, DrawShape, SeenShape
+from engine.sampling.noise import row_keys
 from tests.kernel.batches import make_batch, make_cos_sin, make_tables, num_blocks
 
 Result = Tensor | tuple[Tensor, ...]
@@ -140,6 +147,86 @@ def make_quantized(shape: QuantizedShape) -> QuantizedWeight:
     return make_fp8((torch.randn(n, k) * 20).to(torch.float8_e4m3fn), scales)
 
 
+def _moe(op: str, implementation: str, shape: MoeShape, device: torch.device, dtype: torch.dtype) -> Result:
+    logits = torch.randn(shape.rows, shape.experts).to(device, dtype)
+    logits[:, -1] = -30.0  # an expert that nobody chooses
+    weights, ids = load_op("moe_route", implementation)(logits, shape.top_k, shape.renormalizes)
+    if op == "moe_route":
+        return weights, ids
+    gate_up = torch.randn(shape.experts, 2 * shape.inner, shape.width).to(device, dtype) * 0.2
+    down = torch.randn(shape.experts, shape.width, shape.inner).to(device, dtype) * 0.2
+    x = torch.randn(shape.rows, shape.width).to(device, dtype)
+    return load_op(op, implementation)(x, gate_up, down, weights, ids)
+
+
+def _lora(op: str, implementation: str, shape: LoraShape, device: torch.device, dtype: torch.dtype) -> Tensor:
+    a = torch.randn(shape.adapters, shape.rank, shape.in_features) * 0.1
+    b = torch.randn(shape.adapters, shape.out_features, shape.rank) * 0.1
+    adapters = Adapters(a.to(device, dtype), b.to(device, dtype), torch.rand(shape.adapters).to(device))
+    x = torch.randn(shape.rows, shape.in_features).to(device, dtype)
+    wide = torch.randn(shape.rows, shape.out_features + 7).to(device, dtype)
+    chosen = torch.randint(0, shape.adapters + 1, (shape.rows,)).to(device)
+    load_op(op, implementation)(wide[:, 3:-4], x, adapters, group_rows(chosen, shape.adapters, 16))
+    return wide
+
+
+def _draw(op: str, implementation: str, shape: DrawShape, device: torch.device, dtype: torch.dtype) -> Tensor:
+    count = len(shape.rows)
+    logits = torch.randn(count, shape.vocab_size) * shape.spread
+    if shape.has_ties:
+        logits = logits.round()
+    if shape.has_masks:
+        logits[:, ::2] = float("-inf")
+    return load_op(op, implementation)(logits.to(device), make_draw_rows(shape.rows, device))
+
+
+def make_draw_rows(rows: tuple[tuple[float, int, float, float], ...], device: torch.device) -> DrawRows:
+    """Rows of (temperature, top_k, top_p, min_p); row r has seed r and is at position 3 r."""
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    keys = [row_keys(index, 3 * index) for index in range(len(rows))]
+    return DrawRows(
+        temperature=torch.tensor(columns[0], dtype=torch.float32).to(device),
+        top_k=torch.tensor(columns[1], dtype=torch.int32).to(device),
+        top_p=torch.tensor(columns[2], dtype=torch.float32).to(device),
+        log_min_p=torch.tensor(columns[3], dtype=torch.float32).log().to(device),
+        keys=torch.tensor(keys, dtype=torch.int64).view(-1, 2).to(device),
+        truncates=any(row[1:] != (0, 1.0, 0.0) for row in rows),
+    )
+
+
+def _penalties(op: str, implementation: str, shape: SeenShape, device: torch.device, dtype: torch.dtype) -> Tensor:
+    rows = len(shape.seen)
+    ids = [torch.randperm(shape.vocab_size)[:count] for count in shape.seen]
+    total = sum(shape.seen)
+    seen = SeenTokens(
+        starts=torch.tensor([0, *shape.seen]).cumsum(0).int().to(device),
+        ids=torch.cat([torch.zeros(0), *ids]).int().to(device),
+        counts=torch.randint(0, 4, (total,)).int().to(device),
+        repetition=(torch.rand(rows) + 0.8).to(device),
+        frequency=torch.rand(rows).to(device),
+        presence=torch.rand(rows).to(device),
+    )
+    logits = torch.randn(rows, shape.vocab_size).to(device)
+    load_op(op, implementation)(logits, seen)
+    return logits
+
+
+def _verify(op: str, implementation: str, shape: DraftShape, device: torch.device, dtype: torch.dtype) -> Result:
+    targets = [torch.randint(0, 100, (count + 1,)) for count, _ in shape.drafts]
+    drafts = [own[:-1].clone() for own in targets]
+    for draft, (count, held) in zip(drafts, shape.drafts, strict=True):
+        if held < count:
+            draft[held] += 1
+    counts = [count for count, _ in shape.drafts]
+    given = Drafts(
+        starts=torch.tensor([0, *counts]).cumsum(0).int().to(device),
+        ids=torch.cat([torch.zeros(0, dtype=torch.int64), *drafts]).to(device),
+        longest=max(counts, default=0),
+    )
+    flat = torch.cat([torch.zeros(0, dtype=torch.int64), *targets]).to(device)
+    return load_op(op, implementation)(flat, given)
+
+
 RUNS: dict[type, Callable[..., Result]] = {
     EmbeddingShape: _embedding,
     LinearShape: _linear,
@@ -147,4 +234,9 @@ RUNS: dict[type, Callable[..., Result]] = {
     GatedShape: _gated,
     MatmulShape: _matmul,
     QuantizedShape: _quantized,
+    MoeShape: _moe,
+    LoraShape: _lora,
+    DrawShape: _draw,
+    SeenShape: _penalties,
+    DraftShape: _verify,
 }

@@ -53,7 +53,8 @@ def attend(
     if q.shape[0]:
         is_mixed = batch.max_query_len > 1
         if is_mixed:
-            tile = prefill_tile(spec, batch.max_query_len, q.dtype, chip_of(q.device))
+            chip, is_narrow = chip_of(q.device), kv_layer.is_quantized
+            tile = prefill_tile(spec, batch.max_query_len, q.dtype, chip, is_narrow=is_narrow)
             _prefill(q, kv_layer, batch, spec, out, tile, skips_single=True)
         _decode(q, kv_layer, batch, spec, out, is_mixed=is_mixed)
     return out.view(q.shape[0], -1)
@@ -72,29 +73,36 @@ def attend_invariant(
     q = rotate_and_store(qkv, kv_layer, batch, cos_sin, spec, q_norm, k_norm)
     out = torch.empty_like(q)
     if q.shape[0]:
-        _prefill(q, kv_layer, batch, spec, out, invariant_tile(spec, q.dtype), skips_single=False)
+        _prefill(q, kv_layer, batch, spec, out, invariant_tile(spec, q.dtype, chip_of(q.device)), skips_single=False)
     return out.view(q.shape[0], -1)
 
 
-def prefill_tile(spec: AttentionSpec, max_query_len: int, dtype: torch.dtype, chip: Chip) -> Tile:
+def prefill_tile(spec: AttentionSpec, max_query_len: int, dtype: torch.dtype, chip: Chip, *, is_narrow: bool) -> Tile:
     """As many query rows as the registers hold, fewer where the step has fewer."""
     group = spec.num_heads // spec.num_kv_heads
     wanted = triton.next_power_of_2(max(16, min(max_query_len * group, 128)))
-    if dtype == torch.float32 or spec.head_dim > 128:
+    if _is_big(spec, dtype):
         return Tile(min(wanted, 64), 32, 4 if wanted < 64 else 8, 1 if chip.shared_bytes < 128 << 10 else 2)
-    return Tile(wanted, 64, 4 if wanted < 128 else 8, 2)
+    # Masks and scales take registers, which products before Hopper's, whose operands are in registers, haven't left.
+    is_tight = is_narrow or spec.sliding_window is not None or spec.head_dim not in (64, 128)
+    return Tile(wanted, 32 if is_tight and chip.capability < 90 else 64, 4 if wanted < 128 else 8, 2)
 
 
-def invariant_tile(spec: AttentionSpec, dtype: torch.dtype) -> Tile:
+def invariant_tile(spec: AttentionSpec, dtype: torch.dtype, chip: Chip) -> Tile:
     """The only tile of the batch-invariant mode; what decides it is the same for every step of a model."""
-    is_big = dtype == torch.float32 or spec.head_dim > 128
-    return Tile(64, 32, 4, 1) if is_big else Tile(64, 64, 4, 2)
+    if _is_big(spec, dtype):
+        return Tile(64, 32, 8, 1)
+    return Tile(64, 64 if chip.capability >= 90 else 32, 4, 2)
+
+
+def _is_big(spec: AttentionSpec, dtype: torch.dtype) -> bool:
+    return dtype == torch.float32 or spec.head_dim > 128
 
 
 def decode_tile(spec: AttentionSpec, dtype: torch.dtype) -> Tile:
     """One token's heads; matrix instructions want 16 rows, even where a group has fewer."""
     group = triton.next_power_of_2(spec.num_heads // spec.num_kv_heads)
-    is_big = dtype == torch.float32 or spec.head_dim > 128
+    is_big = _is_big(spec, dtype)
     return Tile(max(16, group), 32 if is_big else 64, 4, 2 if is_big else 3)
 
 
@@ -460,7 +468,7 @@ def _prefill_kernel(
             values_ptr,
             key_scales_ptr,
             value_scales_ptr,
-            tables_ptr + row.to(tl.int64) * table_stride,
+            tables_ptr + row * table_stride,
             kv_head,
             scale,
             begin,
@@ -534,7 +542,7 @@ def _decode_kernel(
             values_ptr,
             key_scales_ptr,
             value_scales_ptr,
-            tables_ptr + row.to(tl.int64) * table_stride,
+            tables_ptr + row * table_stride,
             kv_head,
             scale,
             begin + split * share,

@@ -1,0 +1,1 @@
+"""Low-rank adapters, many at once: each row of a step may use another one."""
