@@ -1,0 +1,1 @@
+"""Unmodified clients, each run by a script of its own in the environment that `setup.sh` makes."""
