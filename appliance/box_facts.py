@@ -19,7 +19,8 @@ from appliance import __version__
 from appliance.settings import Settings
 
 API_WORKER = "api-worker"
-DRAINING_FILE = "draining"
+DRAINING_FILE = "draining"  # holds the deadline of a box that goes down
+NOT_READY_FILE = "not-ready"  # an operator took the box out of rotation: `breadbox drain`
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -46,8 +47,8 @@ class BoxFacts(Collector):
 
     @staticmethod
     def _draining(run_dir: Path) -> Metric:
-        family = GaugeMetricFamily("breadbox:draining", "1 while the box goes down and takes no new requests.")
-        family.add_metric([], (run_dir / DRAINING_FILE).exists())
+        family = GaugeMetricFamily("breadbox:draining", "1 while the box goes down or is out of rotation.")
+        family.add_metric([], any((run_dir / name).exists() for name in (DRAINING_FILE, NOT_READY_FILE)))
         return family
 
     def _restarts(self, pids: dict[str, list[int]]) -> Metric:

@@ -231,6 +231,36 @@ def _doctor(args: argparse.Namespace) -> int:
     return run_doctor(args)
 
 
+def _add_running_box_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="of the box that is meant; default: the only one")
+    parser.add_argument("--log-level", choices=("info", "debug"), default="info", help="debug shows tracebacks")
+
+
+def _add_drain_arguments(parser: argparse.ArgumentParser) -> None:
+    from appliance.drain_command import IDLE_WITHIN_S
+
+    parser.add_argument("--settle", type=float, default=0.0, metavar="S", help="wait at least this long [0]")
+    parser.add_argument(
+        "--timeout", type=float, default=IDLE_WITHIN_S, metavar="S", help=f"wait at most this long [{IDLE_WITHIN_S:g}]"
+    )
+    parser.add_argument("--undo", action="store_true", help="put the box into rotation again")
+    _add_running_box_arguments(parser)
+
+
+def _drain(args: argparse.Namespace) -> int:
+    from appliance import drain_command
+
+    if args.undo:
+        return drain_command.undo_drain(args.run_dir)
+    return drain_command.drain(args.run_dir, settle_s=args.settle, timeout_s=args.timeout)
+
+
+def _health(args: argparse.Namespace) -> int:
+    from appliance.health_command import check_health
+
+    return check_health(args.run_dir)
+
+
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -298,6 +328,21 @@ COMMANDS: dict[str, Command] = {
   docker compose logs appliance > log; breadbox doctor --log log --proxy-config /etc/nginx/nginx.conf
 
 The exit status tells the worst finding: 0 all is well, 1 a warning, 2 critical.""",
+    ),
+    "drain": Command(
+        "Take a running box out of rotation: /readyz turns 503, what comes is still served; waits until nothing runs.",
+        _add_drain_arguments,
+        _drain,
+        "breadbox drain [--settle S] [--timeout S] [--undo] [--run-dir DIR]",
+        """examples:
+  breadbox drain --settle 5 --timeout 60        a preStop hook: at least as long as load balancers need to notice
+  breadbox drain --undo""",
+    ),
+    "health": Command(
+        "Ask a running box on this machine whether it would serve a request; exit status 0 or 1.",
+        _add_running_box_arguments,
+        _health,
+        "breadbox health [--run-dir DIR]",
     ),
     "version": Command("Print the version.", _no_arguments, _version, "breadbox version"),
     "engine": Command(

@@ -13,7 +13,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from appliance.api.choice_stream import ChoiceStream
-from appliance.box_facts import DRAINING_FILE
+from appliance.box_facts import DRAINING_FILE, NOT_READY_FILE
 from appliance.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -27,12 +27,18 @@ class Drain:
 
     def __init__(self, run_dir: Path | None) -> None:
         self._file = None if run_dir is None else run_dir / DRAINING_FILE
+        self._not_ready_file = None if run_dir is None else run_dir / NOT_READY_FILE
         self._streams: WeakSet[ChoiceStream] = WeakSet()
 
     @property
     def is_on(self) -> bool:
         """Whether the box is going down."""
         return self._file is not None and self._file.exists()
+
+    @property
+    def wants_no_work(self) -> bool:
+        """Whether nobody should send anything: the box goes down, or it is out of rotation but still serves."""
+        return self.is_on or (self._not_ready_file is not None and self._not_ready_file.exists())
 
     def check(self) -> None:
         """Raises UnavailableError where no new work is taken."""

@@ -1,4 +1,4 @@
-"""Probes: /livez (this process), /readyz, /health and /ping (a request would be served), /startupz (progress)."""
+"""Probes: /livez (this process), /health, /ping (a request would be served), /readyz (it should come), /startupz."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from engine.errors import EngineError
 router = APIRouter(tags=["probes"])
 
 INFO_TIMEOUT_S = 1.0
+RETRY_AFTER = {"retry-after": "1"}
 
 
 @router.head("/livez", include_in_schema=False)
@@ -31,26 +32,38 @@ async def livez(request: Request) -> Response:
 @router.get("/ping", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """200 without a body when every engine is ready, else 503 that says why."""
-    ready, report = await _report(get_state(request))
-    return Response(status_code=200) if ready else json_response(report, 503)
+    """200 without a body when a request would be served, else 503 that says why."""
+    state = get_state(request)
+    report = await _report(state)
+    if report["status"] == "ready" or (report["status"] == "draining" and not state.drain.is_on):
+        return Response(status_code=200)
+    return json_response(report, 503, RETRY_AFTER)
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.head("/startupz", include_in_schema=False)
-@router.get("/startupz", include_in_schema=False)
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """200 when every engine is ready, else 503; either way with phase, percent and seconds of each model's start."""
-    ready, report = await _report(get_state(request))
-    return json_response(report, 200 if ready else 503)
+    """200 when every engine has produced a token and the box is in rotation, else 503; either way with the details."""
+    report = await _report(get_state(request))
+    return json_response(report) if report["status"] == "ready" else json_response(report, 503, RETRY_AFTER)
 
 
-async def _report(state: ApiState) -> tuple[bool, dict[str, Any]]:
+@router.head("/startupz", include_in_schema=False)
+@router.get("/startupz")
+async def startupz(request: Request) -> Response:
+    """200 once every engine is ready, else 503; either way with phase, percent and seconds of each model's start."""
+    report = await _report(get_state(request))
+    return json_response(report, 503, RETRY_AFTER) if report["status"] == "not ready" else json_response(report)
+
+
+async def _report(state: ApiState) -> dict[str, Any]:
+    """``status``: not ready (an engine loads or is away), draining (nothing new should come), ready."""
     engines = await asyncio.gather(*(_report_engine(model) for model in state.models))
-    ready = bool(engines) and all(engine["is_ready"] for engine in engines) and not state.drain.is_on
-    status = "ready" if ready else "draining" if state.drain.is_on else "not ready"
-    return ready, {"status": status, "models": engines}
+    are_ready = bool(engines) and all(engine["is_ready"] for engine in engines)
+    status = "draining" if state.drain.is_on else "not ready"
+    if are_ready:
+        status = "draining" if state.drain.wants_no_work else "ready"
+    return {"status": status, "models": engines}
 
 
 async def _report_engine(model: ServedModel) -> dict[str, Any]:

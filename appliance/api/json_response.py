@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,6 @@ from starlette.responses import Response
 _encode = msgspec.json.Encoder().encode
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """`value` as an HTTP answer."""
-    return Response(_encode(value), status, media_type="application/json")
+    return Response(_encode(value), status, headers, media_type="application/json")

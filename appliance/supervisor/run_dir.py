@@ -51,7 +51,7 @@ class RunDir:
         """Remove what boxes put here (an earlier one may have been killed), and nothing else."""
         for name in _SUBDIRS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for pattern in ("*.sock", "super.sock.*", "*.conf", "*.pid", "settings.json", "draining"):
+        for pattern in ("*.sock", "super.sock.*", "*.conf", "*.pid", "settings.json", "draining", "not-ready"):
             for file in self.path.glob(pattern):
                 file.unlink(missing_ok=True)
 
