@@ -8,7 +8,7 @@ from collections import OrderedDict
 from llguidance import LLMatcher
 
 MAX_ENTRIES = 256
-MAX_SOURCE_BYTES = 8 << 20  # a compiled grammar's size is about proportional to its source's
+MAX_SOURCE_BYTES = 2 << 20  # a large compiled grammar takes about 150 bytes for each byte of its source
 
 Key = tuple[str, str, str | None]  # kind, source, whitespace
 

@@ -157,7 +157,7 @@ class GrammarCompiler:
                 return None, _make_error(job.grammar, "does not allow the tokens that were already produced")
             state.warm_up()
             return state, None
-        except Exception:
+        except BaseException:  # a panic in Rust is no Exception
             # Whatever is wrong with one grammar, the engine and the next grammar must not suffer.
             logger.exception("grammar could not be compiled request_id=%s kind=%s", job.request_id, job.grammar.kind)
             return None, _make_error(job.grammar, "cannot be compiled")

@@ -13,5 +13,5 @@ def load_vocabulary(path: Path, vocab_size: int, eos_token_ids: Collection[int])
     try:
         text = path.read_text(encoding="utf-8")
         return LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(eos_token_ids) or None)
-    except Exception as error:  # a Rust panic, too, is a plain exception here
+    except Exception as error:
         raise ValueError(f"is not available: {path.name} of this model cannot be used for grammars: {error}") from None

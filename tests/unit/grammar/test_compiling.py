@@ -141,11 +141,18 @@ def test_a_grammar_that_takes_too_long_is_given_up(smollm2: Path, monkeypatch: p
     gate.set()
 
 
-def test_a_fault_in_the_compiler_is_the_requests_error(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Panic(BaseException):
+    """As what a fault in Rust arrives in Python."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
+def test_a_fault_in_the_compiler_is_the_requests_error(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     engine = Engine(smollm2)
 
     def explode(*args: Any) -> Any:
-        raise RuntimeError("panic")
+        raise kind("a fault")
 
     monkeypatch.setattr(compiler, "compile_grammar", explode)
     assert engine.run_one(schema_grammar({"const": 1})).error == "response_format cannot be compiled"

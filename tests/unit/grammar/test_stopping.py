@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from engine.grammar.masks import MaskMaker
 from engine.messages import Grammar
 from engine.step import StepRow
-from tests.unit.grammar.builders import EOS, Choose, Engine, draw_any, make_request, schema_grammar
+from tests.unit.grammar.builders import EOS, VOCAB_SIZE, Choose, Engine, draw_any, make_request, schema_grammar
 
 INTEGER = schema_grammar({"type": "integer"})
 NEWLINE = 198
@@ -127,6 +128,17 @@ def test_several_requests_in_one_step_keep_their_own_states(engine: Engine, toke
     assert {name: together[name].token_ids for name in alone} == alone
     assert len({tuple(ids) for ids in alone.values()}) > 1
     assert together["free"].finish_reason == "length"
+
+
+def test_threads_make_the_same_masks(engine: Engine) -> None:
+    requests = [make_request(schema_grammar({"type": "integer"}), f"r{seed}", seed=seed) for seed in range(40)]
+    expected = {name: output.token_ids for name, output in engine.run(*requests).items()}
+    grammars = engine.core._grammars
+    masks, grammars._masks = grammars._masks, MaskMaker(VOCAB_SIZE, num_threads=3)
+    try:
+        assert {name: output.token_ids for name, output in engine.run(*requests).items()} == expected
+    finally:
+        grammars._masks = masks
 
 
 def test_b40_whitespace_is_bounded_and_can_be_forbidden(engine: Engine) -> None:
