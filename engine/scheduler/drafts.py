@@ -28,7 +28,7 @@ class DraftPlanner:
     def add_drafts(self, plan: StepPlan, requests: Mapping[str, Request]) -> None:
         """Lengthen the rows of a plan that is otherwise finished."""
         num_rows = sum(row.samples for row in plan.rows.values())
-        if self._max_rows is not None and num_rows > self._max_rows:
+        if not num_rows or (self._max_rows is not None and num_rows > self._max_rows):
             return
         cost = self.speculator.step_cost.relative_cost(num_rows, plan.num_tokens)
         for row in plan.rows.values():

@@ -17,6 +17,7 @@ from engine.messages import GenerateRequest, RequestOutput, merge_outputs
 from engine.request import RequestStatus
 from tests.unit.engine.builders import make_core, make_info, make_message
 from tests.unit.engine.chain_runner import ChainRunner, generate, values_of
+from tests.unit.engine.drafting import make_drafting_core
 
 VOCAB_SIZE = 40
 EOS = 0
@@ -118,7 +119,8 @@ class Traffic:
         for request_id, request in scheduler._requests.items():
             block_ids = scheduler._tables.block_ids(request)
             assert (request.status is RequestStatus.RUNNING) == (request_id in running) == bool(block_ids)
-            assert request.num_computed_tokens <= len(block_ids) * self.core.info.block_size
+            size = self.core.info.block_size
+            assert request.num_computed_tokens <= len(block_ids) * size < request.num_tokens + size
         assert set(scheduler._tables._computing.values()) <= running
 
     def check(self) -> None:
@@ -161,6 +163,9 @@ def cores(draw: st.DrawFn) -> EngineCore:
         vocab_size=VOCAB_SIZE,
         eos_token_ids=frozenset({EOS}),
     )
+    if draw(st.booleans()):
+        spoilt = draw(st.integers(1, 9))  # one in so many draft tokens is wrong
+        return make_drafting_core(draw(st.integers(1, 9)), lambda number: number % spoilt == 0, info=info, **knobs)
     return make_core(info=info, tokens_per_step=draw(st.sampled_from([1, 1, 1, 3])), **knobs)
 
 
