@@ -58,6 +58,7 @@ export class Chart {
     this._values = this._spec.series.map(({ label }, i) => {
       const value = add(values, "span", `chart-value series-${i}`);
       const number = add(value, "b");
+      value.append(" ");
       add(value, "span").textContent = label;
       return number;
     });

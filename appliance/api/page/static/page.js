@@ -76,6 +76,7 @@ class Page {
     this._isRefused = true;
     this._showReadiness();
     $("key-problem").textContent = getKey() ? capitalize(message) : "";
+    $("welcome-model").textContent = "Enter the key to begin.";
     $("key-hint").textContent = "This box asks for a key. It is kept in this tab until it is closed.";
     if ($("key-panel").hidden) this._toggleKey(true);
   }
@@ -110,6 +111,7 @@ function drawStart(model) {
   const label = make("span", "start-label", model.model);
   const phase = make("span", "start-phase", model.is_ready ? "Ready" : describePhase(model));
   const bar = Object.assign(make("progress", "", ""), { max: 100 });
+  bar.hidden = model.phase === "failed";
   if (model.is_ready) bar.value = 100;
   else if (model.percent > 0) bar.value = model.percent;
   bar.setAttribute("aria-label", `Start of ${model.model}`);

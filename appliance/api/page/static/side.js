@@ -5,6 +5,7 @@ import { Chart, CHARTS, findSpan } from "./charts.js";
 import { History, labelsOf, parseMetrics } from "./metrics.js";
 
 const EVERY_MS = 2000;
+const INFOS = ["vllm:cache_config_info", "breadbox:build_info"];
 const $ = (id) => document.getElementById(id);
 
 export class Side {
@@ -21,7 +22,10 @@ export class Side {
     this._card = card;
     this._aliases = cards.filter(({ id, root }) => root === card.root && id !== name).map(({ id }) => id);
     $("model-name").textContent = name;
-    if (this._history?.model !== card.root) this._history = new History(card.root);
+    if (this._history?.model !== card.root) {
+      this._history = new History(card.root);
+      this._labels = {};
+    }
     this._showFacts(new Map());
     this.poll();
   }
@@ -64,13 +68,14 @@ export class Side {
   }
 
   _showFacts(families) {
-    const cache = labelsOf(families, "vllm:cache_config_info", this._card.root);
-    const build = labelsOf(families, "breadbox:build_info", this._card.root);
+    // What is known stays when the engine is away for a while.
+    for (const name of INFOS) Object.assign(this._labels, labelsOf(families, name, this._card.root));
+    const { kv_cache_size_tokens: size, cache_dtype: type, version } = this._labels;
     const rows = [["Context", `${count(this._card.max_model_len)} tokens`]];
-    if (cache.kv_cache_size_tokens) rows.push(["KV cache", `${count(cache.kv_cache_size_tokens)} tokens`]);
-    if (cache.cache_dtype) rows.push(["Precision", cache.cache_dtype]);
+    if (size) rows.push(["KV cache", `${count(size)} tokens`]);
+    if (type) rows.push(["Precision", type]);
     if (this._aliases.length) rows.push(["Also called", this._aliases.join(", ")]);
-    if (build.version) rows.push(["Breadbox", build.version]);
+    if (version) rows.push(["Breadbox", version]);
     $("model-facts").replaceChildren(...rows.flatMap(([term, text]) => [make("dt", term), make("dd", text)]));
   }
 }

@@ -58,5 +58,5 @@ export class StatusWatch extends EventTarget {
 export function describePhase(model) {
   if (!model) return "Starting";
   const phase = PHASES[model.phase] ?? model.phase.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
-  return model.percent > 0 ? `${phase} ${Math.round(model.percent)} %` : phase;
+  return model.percent > 0 && model.phase !== "failed" ? `${phase} ${Math.round(model.percent)} %` : phase;
 }
