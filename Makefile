@@ -5,10 +5,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint golden clean system system-for-tests native
+.PHONY: help run test check lint golden clean system system-for-tests native image test-image up down
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
+VARIANT ?= cpu
+SERVICES ?=
 DEFAULT_MODEL := .cache/models/SmolLM2-135M-Instruct
 MODEL ?= $(DEFAULT_MODEL)
 
@@ -25,7 +27,7 @@ quietly = { $(1); } > $(LOG) 2>&1 || { status=$$?; cat $(LOG) >&2; exit $$status
 pip_install = $(BIN)/python -m pip install --disable-pip-version-check --no-input
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 run: system $(RUN_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and start the box; flags in ARGS
 	@exec $(BIN)/breadbox serve $(MODEL) $(ARGS)
@@ -38,6 +40,21 @@ check: lint test ## lint, types, import contracts and tests: what CI runs
 lint: $(DEV_STAMP) ## lint, types and import contracts only
 	@echo "checking style, types and imports"
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+image: ## build the image breadbox:cpu (or VARIANT=cuda); installs a Docker engine where there is none
+	@.ci/image/engine .ci/image/build $(VARIANT)
+
+test-image: $(DEV_STAMP) ## build the image and run its tests; pytest flags in ARGS
+	@.ci/image/engine .ci/image/build cpu
+	@.ci/image/engine $(BIN)/python -m pytest tests/image $(ARGS)
+
+up: $(DEV_STAMP) ## build the image and start the appliance, Prometheus and Grafana in the background
+	@.ci/image/engine --keep .ci/image/build $(VARIANT)
+	@.ci/image/engine --keep .ci/image/compose up --detach --no-build --wait $(SERVICES)
+
+down: ## stop what `make up` started
+	@.ci/image/engine --keep .ci/image/compose down
+	@.ci/image/engine --stop
 
 golden: $(DEV_STAMP) ## write llama.cpp's token ids into tests/unit/golden again (builds llama.cpp: minutes)
 	@echo "installing llama.cpp's tokenizer" && $(call quietly,$(pip_install) -e '.[golden]')
