@@ -30,6 +30,9 @@ class EngineConfig:
     served_model_name: str = "model"
     device: str = "auto"  # auto, cpu, cuda
     dtype: str = "auto"  # auto, float32, bfloat16, float16
+    kv_cache_dtype: str = "auto"  # auto = dtype; bfloat16, int8, fp8 (the narrow ones on a GPU)
+    batch_invariant: bool = False  # same bits alone and in a crowd on a GPU too, at the price of speed
+    enforce_eager: bool = False  # no CUDA graphs
     max_model_len: int | None = None
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048

@@ -24,33 +24,37 @@ def make_kv_cache(
     )
 
 
-def count_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, device: torch.device) -> int:
-    """Blocks to allocate. ConfigError where not even one request of max_model_len tokens fits."""
+def count_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, measured_bytes: int | None = None) -> int:
+    """Blocks to allocate. ConfigError where not even one request of max_model_len tokens fits.
+
+    `measured_bytes` are what a GPU has left for them; on a CPU a share of free memory is taken.
+    """
     needed = -(-max_model_len // config.block_size)
     if config.num_gpu_blocks_override is not None:
-        return _checked(config.num_gpu_blocks_override, needed, config, "num_gpu_blocks_override", needed)
+        return _checked(config.num_gpu_blocks_override, needed, config, f"num_gpu_blocks_override to at least {needed}")
+    enough = f"kv_cache_memory_bytes to at least {needed * block_bytes}"
     if config.kv_cache_memory_bytes is not None:
-        blocks = config.kv_cache_memory_bytes // block_bytes
-        return _checked(blocks, needed, config, "kv_cache_memory_bytes", needed * block_bytes)
-    blocks = min(_default_bytes(config, device) // block_bytes, needed * config.max_num_seqs)
-    return _checked(blocks, needed, config, "kv_cache_memory_bytes", needed * block_bytes)
+        return _checked(config.kv_cache_memory_bytes // block_bytes, needed, config, enough)
+    if measured_bytes is not None:
+        enough = f"gpu_memory_utilization above {config.gpu_memory_utilization}"
+        return _checked(measured_bytes // block_bytes, needed, config, enough)
+    default_bytes = min(free_memory_bytes() // DEFAULT_SHARE, DEFAULT_MAX_BYTES)
+    return _checked(min(default_bytes // block_bytes, needed * config.max_num_seqs), needed, config, enough)
 
 
-def _checked(blocks: int, needed: int, config: EngineConfig, knob: str, enough: int) -> int:
+def has_fixed_size(config: EngineConfig) -> bool:
+    """Whether the configuration says how big the cache is."""
+    return config.num_gpu_blocks_override is not None or config.kv_cache_memory_bytes is not None
+
+
+def _checked(blocks: int, needed: int, config: EngineConfig, remedy: str) -> int:
     if blocks < needed:
         held = blocks * config.block_size
         raise ConfigError(
             f"the KV cache holds {held} tokens, fewer than one request of max_model_len may have: "
-            f"set {knob} to at least {enough} or max_model_len to at most {held}"
+            f"set {remedy} or max_model_len to at most {held}"
         )
     return blocks
-
-
-def _default_bytes(config: EngineConfig, device: torch.device) -> int:
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return max(0, int(total * config.gpu_memory_utilization) - (total - free))
-    return min(free_memory_bytes() // DEFAULT_SHARE, DEFAULT_MAX_BYTES)
 
 
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:

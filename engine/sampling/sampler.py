@@ -42,16 +42,21 @@ class Sampler:
     def sample(self, logits: Tensor, rows: list[StepRow]) -> list[Sampled]:
         """Sample from logits[n, V] (float32, overwritten) for the n rows."""
         raw = {index: logits[index].clone() for index, row in enumerate(rows) if _wants_logprobs(row)}
+        token_ids = self.pick(logits, rows)
+        return [
+            Sampled(token_id, _logprobs(raw.get(index), token_id, rows[index]))
+            for index, token_id in enumerate(token_ids)
+        ]
+
+    def pick(self, logits: Tensor, rows: list[StepRow]) -> list[int]:
+        """A token of each row of logits[n, V] (float32, overwritten)."""
         for index, row in enumerate(rows):
             self.process_(logits[index], row)
         token_ids = self._greedy(logits, rows)
         for index, row in enumerate(rows):
             if not _is_greedy(row):
                 token_ids[index] = draw(logits[index], row)
-        return [
-            Sampled(token_id, _logprobs(raw.get(index), token_id, rows[index]))
-            for index, token_id in enumerate(token_ids)
-        ]
+        return token_ids
 
     def process_(self, logits: Tensor, row: StepRow) -> None:
         """Masks, bias and penalties on one row's logits[V], then what its grammar allows; in place."""

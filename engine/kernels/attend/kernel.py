@@ -403,7 +403,7 @@ def _attend_to(
     return peak, total, weighted
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "table_stride"])
 def _prefill_kernel(
     q_ptr,
     keys_ptr,
@@ -486,7 +486,7 @@ def _prefill_kernel(
         tl.store(out_ptr + offset, result.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _decode_kernel(
     q_ptr,
     keys_ptr,

@@ -59,7 +59,7 @@ def lora_add_(y: Tensor, x: Tensor, adapters: Adapters, groups: RowGroups) -> No
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _shrink_kernel(
     x_ptr,
     a_ptr,
@@ -97,7 +97,7 @@ def _shrink_kernel(
         tl.store(parts_ptr + place[:, None] * RANK + rank[None, :], acc, mask=has_row & has_rank)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _expand_kernel(
     parts_ptr,
     b_ptr,

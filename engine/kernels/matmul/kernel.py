@@ -41,7 +41,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _matmul_kernel(
     x_ptr,
     weight_ptr,

@@ -112,7 +112,7 @@ def _route_kernel(
     tl.store(ids_ptr + row * TOP_K + rank, chosen_ids, mask=rank < TOP_K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _grouped_matmul_kernel(
     x_ptr,
     matrices_ptr,

@@ -186,7 +186,7 @@ def _store_rows(acc, bias_ptr, out_ptr, row, column, rows, width):
     tl.store(target, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _int4_kernel(
     x_ptr,
     codes_ptr,
@@ -233,7 +233,7 @@ def _int4_kernel(
     _store_rows(acc, bias_ptr, parts_ptr + split.to(tl.int64) * rows * width, row, column, rows, width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _int8_kernel(
     x_ptr,
     codes_ptr,
@@ -275,7 +275,7 @@ def _int8_kernel(
     _store_rows(acc, bias_ptr, parts_ptr + split.to(tl.int64) * rows * width, row, column, rows, width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _sum_parts_kernel(parts_ptr, bias_ptr, out_ptr, rows, width, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """One run of one row: its parts in order, and the bias."""
     row = tl.program_id(0).to(tl.int64)
@@ -289,7 +289,7 @@ def _sum_parts_kernel(parts_ptr, bias_ptr, out_ptr, rows, width, SPLITS: tl.cons
     tl.store(out_ptr + row * width + column, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _fp8_kernel(
     x_ptr,
     row_scales_ptr,
