@@ -173,16 +173,24 @@ def _check_buckets(settings: Settings) -> Iterator[str]:
 def _check_address(settings: Settings) -> Iterator[str]:
     if settings.uds:
         yield from _check_unix_socket(settings.uds.expanduser().absolute())
-        return
+    else:
+        yield from _check_port("--port", settings.host, settings.port)
+    if settings.admin_port == settings.port and not settings.uds:
+        yield f"--admin-port: {settings.admin_port} is the port of the box itself"
+    elif settings.admin_port:
+        yield from _check_port("--admin-port", settings.host, settings.admin_port)
+
+
+def _check_port(flag: str, host: str, port: int) -> Iterator[str]:
     try:
-        family, kind, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except PermissionError:
-        yield f"--port: this user may not listen on port {settings.port} (ports below 1024 need root)"
+        yield f"{flag}: this user may not listen on port {port} (ports below 1024 need root)"
     except OSError as error:
-        yield f"--port: cannot listen on {settings.host} port {settings.port}: {error.strerror}"
+        yield f"{flag}: cannot listen on {host} port {port}: {error.strerror}"
 
 
 def _check_unix_socket(path: Path) -> Iterator[str]:

@@ -227,7 +227,7 @@ class Settings:
     enable_log_requests: bool = _knob(False, "log what each request asks for when it begins (sampling and lengths, never text)", _WATCHING)
     show_hidden_metrics: bool = _knob(False, "also show metrics under the names of older vLLM (vllm:gpu_cache_usage_perc, …)", _WATCHING)
     custom_histogram_buckets: dict[str, Any] | None = _knob(None, 'JSON object of bucket bounds by histogram, such as {"e2e_request_latency_seconds": [0.05, 0.1, 0.5]}', _WATCHING, parse=parse_json_object, check=_check_buckets)
-    admin_port: int | None = _knob(None, "serve /metrics and /load on this port, without a key, and not on the main one", _WATCHING, parse=int, check=_between(1, 65535))
+    admin_port: int | None = _knob(None, "serve metrics, load and probes on this port, without a key, and metrics and load no more on the main one", _WATCHING, parse=int, check=_between(1, 65535))
     # fmt: on
 
 

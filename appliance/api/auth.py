@@ -18,6 +18,7 @@ from appliance.errors import AuthenticationError
 
 # The page holds nothing; it asks the other routes with the key that it is given.
 OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"}) | PAGE_PATHS
+ADMIN_PATHS = frozenset({"/metrics", "/load"})  # open on the admin port
 
 
 class KeyRing:
@@ -57,6 +58,11 @@ def get_route_path(scope: Scope) -> str:
     return path[len(root_path) :] if root_path and path.startswith(root_path + "/") else path
 
 
+def _is_admin(scope: Scope) -> bool:
+    # nginx, the only one who can reach us, sets this on its admin port and takes it away from everybody else.
+    return Headers(scope=scope).get("x-breadbox-admin") == "yes"
+
+
 class KeyMiddleware:
     """Refuses requests without a valid key. CORS preflights carry none by design and reach no route."""
 
@@ -72,7 +78,8 @@ class KeyMiddleware:
 
     @staticmethod
     def _is_open(scope: Scope) -> bool:
-        return scope.get("method") == "OPTIONS" or get_route_path(scope) in OPEN_PATHS
+        path = get_route_path(scope)
+        return scope.get("method") == "OPTIONS" or path in OPEN_PATHS or (path in ADMIN_PATHS and _is_admin(scope))
 
     def _check(self, headers: Headers) -> None:
         key = get_key(headers)

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = Limits()
     parser.add_argument("--url", help="of the box; default: http://127.0.0.1 with the port of BREADBOX_PORT or 8000")
     parser.add_argument("--api-key", metavar="KEY", help="one of the box's keys; default: that of BREADBOX_API_KEY")
+    parser.add_argument("--admin-url", metavar="URL", help="with the box's --admin-port, where it has one")
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--seconds", type=float, default=5.0, metavar="X", help="how long to watch [default: 5]")
     parser.add_argument("--no-probe", action="store_true", help="do not ask the box for a small stream")
@@ -46,6 +47,7 @@ def _make_options(args: argparse.Namespace, settings: Settings) -> Options:
     return Options(
         url=args.url or f"http://127.0.0.1:{settings.port}",
         api_key=args.api_key or next(iter(settings.api_key), None),
+        admin_url=args.admin_url,
         run_dir=args.run_dir,
         seconds=max(args.seconds, 0.1),
         with_probe=not args.no_probe,

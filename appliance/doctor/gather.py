@@ -15,6 +15,7 @@ from appliance.doctor.machine import MachineWatch, find_gpus
 from appliance.doctor.samples import Samples
 from appliance.errors import SettingsError
 from appliance.settings import Settings, from_json, temporary_dirs
+from appliance.supervisor.readiness import own_address
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -25,6 +26,7 @@ class Options:
 
     url: str
     api_key: str | None = None
+    admin_url: str | None = None  # where the metrics are, if not at the url; found by itself on the same machine
     run_dir: Path | None = None  # of the box; found by itself on the same machine
     seconds: float = 5.0  # that the box is watched
     with_probe: bool = True
@@ -56,9 +58,10 @@ def _ask(client: BoxClient, options: Options, run_dir: Path | None, given: Evide
     # Before the watched seconds, so that the doctor does not see its own load.
     probe = _probe(client) if options.with_probe and ready.status == 200 else None
     watch = MachineWatch() if run_dir else None
-    before, started = _scrape(client), time.monotonic()
+    metrics = _find_metrics(client, options, given)
+    before, started = _scrape(metrics), time.monotonic()
     time.sleep(options.seconds)
-    after, seconds = _scrape(client), time.monotonic() - started
+    after, seconds = _scrape(metrics), time.monotonic() - started
     return replace(
         given,
         readiness=json.loads(ready.text),
@@ -70,6 +73,14 @@ def _ask(client: BoxClient, options: Options, run_dir: Path | None, given: Evide
         gpus=find_gpus() if run_dir else (),
         clock_skew_s=_skew(client.get("/livez")),
     )
+
+
+def _find_metrics(client: BoxClient, options: Options, given: Evidence) -> BoxClient:
+    if options.admin_url:
+        return BoxClient(options.admin_url, None)
+    if given.settings is not None and given.settings.admin_port:
+        return BoxClient(f"http://{own_address(given.settings.host)}:{given.settings.admin_port}", None)
+    return client
 
 
 def _scrape(client: BoxClient) -> Samples:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ def make_context(settings: Settings, password: str) -> dict[str, Any]:
         "nginx_dir": str(_NGINX_TEMPLATES),
         "nginx_workers": 1 if count_cores() <= 4 else 2,
         "listen": listen_address(settings),
+        "admin_listen": listen_address(replace(settings, uds=None, port=settings.admin_port or settings.port)),
         "proxy_errors": proxy_errors(settings.max_body_bytes or 0),
     }
 

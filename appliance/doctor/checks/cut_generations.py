@@ -65,8 +65,9 @@ def _timeouts(configs: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _read_timeout_s(text: str) -> float:
-    match = re.search(r"^\s*proxy_read_timeout\s+(\d+)(ms|s|m|h|d)?\s*;", text, re.MULTILINE)
-    return int(match[1]) * _UNITS[match[2] or ""] if match else 60.0
+    """The longest of a file: other locations may be in a hurry."""
+    found = re.findall(r"^\s*proxy_read_timeout\s+(\d+)(ms|s|m|h|d)?\s*;", text, re.MULTILINE)
+    return max((int(number) * _UNITS[unit] for number, unit in found), default=60.0)
 
 
 def _probe(evidence: Evidence) -> Iterator[tuple[str, str]]:
