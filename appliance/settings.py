@@ -180,6 +180,9 @@ class Settings:
 
     device: str = _knob("auto", "where the engine computes", _ENGINE, choices=("auto", "cpu", "cuda"))
     dtype: str = _knob("auto", "type of activations and unquantized weights; auto = float32 on a CPU, the model's own on a GPU", _ENGINE, choices=("auto", "float32", "bfloat16", "float16"))
+    kv_cache_dtype: str = _knob("auto", "type of the KV cache; auto = dtype; int8 and fp8 (compute capability 8.9) halve it on a GPU", _ENGINE, choices=("auto", "bfloat16", "int8", "fp8", "fp8_e4m3"))
+    batch_invariant: bool = _knob(False, "on a GPU too, give a request the same bits alone and in a crowd; slower", _ENGINE)
+    enforce_eager: bool = _knob(False, "no CUDA graphs: slower decoding, faster start, less GPU memory", _ENGINE)
     max_model_len: int | None = _knob(None, "longest prompt + output in tokens; default: the model's context", _ENGINE, parse=parse_size, check=_between(1))
     max_num_seqs: int = _knob(128, "requests that run at once", _ENGINE, check=_between(1, 4096))
     max_num_batched_tokens: int | None = _knob(None, "token budget of one step; default: 2048 on a GPU, 512 on a CPU, where a step would otherwise take seconds", _ENGINE, parse=parse_size, check=_between(1))
