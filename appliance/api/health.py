@@ -30,7 +30,7 @@ async def livez(request: Request) -> Response:
 @router.head("/ping", include_in_schema=False)
 @router.post("/ping", include_in_schema=False)
 @router.get("/ping", include_in_schema=False)
-@router.get("/health")
+@router.get("/health", response_class=Response)
 async def health(request: Request) -> Response:
     """200 without a body when a request would be served, else 503 that says why."""
     state = get_state(request)

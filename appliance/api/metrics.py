@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from appliance.api.served_model import ServedModel
 from appliance.api.state import ApiState, get_state
@@ -56,7 +56,7 @@ async def collect(state: ApiState, *, openmetrics: bool) -> str:
     return merge_expositions([*texts, own], openmetrics=openmetrics)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """For Prometheus and its like."""
     app = request.app

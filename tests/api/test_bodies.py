@@ -124,6 +124,16 @@ async def test_openapi_describes_the_bodies(box: Box) -> None:
     assert {"ChatRequest", "CompletionRequest", "TokenizeTextRequest", "DetokenizeRequest"} <= names
 
 
+async def test_openapi_describes_every_error(box: Box) -> None:
+    document = (await box.client.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert {"200", "4XX", "5XX"} == set(operation["responses"])
+            schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"]
+            assert schema.endswith("/AnthropicError" if path.startswith("/v1/messages") else "/Error")
+    assert "text/event-stream" in document["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]
+
+
 async def test_docs_can_be_switched_off(make_box: MakeBox) -> None:
     box = await make_box(disable_fastapi_docs=True)
     for path in ("/docs", "/redoc", "/openapi.json"):

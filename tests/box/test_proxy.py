@@ -115,6 +115,7 @@ async def test_long_urls_and_headers(client: httpx.AsyncClient) -> None:
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501, "not_implemented"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "bad_request"),
         (b"GET / HTTP/3.0\r\nHost: a\r\n\r\n", 505, "http_version_not_supported"),
+        (b"TRACE / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "bad_request"),
     ],
 )
 def test_what_is_not_http_gets_json_too(proxy: Settings, request_bytes: bytes, status: int, code: str) -> None:
