@@ -33,6 +33,7 @@ def find_problems(settings: Settings) -> list[str]:
         _check_generation_config,
         _check_parsers,
         _check_buckets,
+        _check_tracing,
         _check_template_kwargs,
         _check_middleware,
         _check_address,
@@ -168,6 +169,11 @@ def _check_buckets(settings: Settings) -> Iterator[str]:
     for name in settings.custom_histogram_buckets or {}:
         if name.removeprefix("vllm:") not in HISTOGRAMS:
             yield f"--custom-histogram-buckets: {name} is not one of {', '.join(sorted(HISTOGRAMS))}"
+
+
+def _check_tracing(settings: Settings) -> Iterator[str]:
+    if settings.otlp_traces_endpoint and importlib.util.find_spec("opentelemetry.sdk") is None:
+        yield "--otlp-traces-endpoint: the OpenTelemetry SDK is not installed (pip install 'breadbox[otel]')"
 
 
 def _check_address(settings: Settings) -> Iterator[str]:

@@ -112,6 +112,10 @@ def _check_host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9.:_%-]+", value) else f"{value!r} is not an address or host name"
 
 
+def _check_url(value: str) -> str | None:
+    return None if re.fullmatch(r"https?://[^\s/]+\S*", value) else f"{value!r} is not a URL such as http://host:4318"
+
+
 def _check_buckets(value: dict[str, Any]) -> str | None:
     for name, bounds in value.items():
         numbers = [bound for bound in bounds if type(bound) in (int, float)] if isinstance(bounds, list) else []
@@ -229,6 +233,7 @@ class Settings:
     log_stats_interval: float = _knob(10.0, "seconds between the engine's lines of statistics; 0 = none", _WATCHING, check=_between(0, 3600))
     enable_log_requests: bool = _knob(False, "log what each request asks for when it begins (sampling and lengths, never text)", _WATCHING)
     show_hidden_metrics: bool = _knob(False, "also show metrics under the names of older vLLM (vllm:gpu_cache_usage_perc, …)", _WATCHING)
+    otlp_traces_endpoint: str | None = _knob(None, "OpenTelemetry collector that gets a span a request (OTLP over HTTP, such as http://collector:4318)", _WATCHING, metavar="URL", check=_check_url)
     custom_histogram_buckets: dict[str, Any] | None = _knob(None, 'JSON object of bucket bounds by histogram, such as {"e2e_request_latency_seconds": [0.05, 0.1, 0.5]}', _WATCHING, parse=parse_json_object, check=_check_buckets)
     admin_port: int | None = _knob(None, "serve metrics, load and probes on this port, without a key, and metrics and load no more on the main one", _WATCHING, parse=int, check=_between(1, 65535))
     # fmt: on

@@ -94,6 +94,14 @@ class CorsMiddleware(CORSMiddleware):
         return refused
 
 
+def _tracing(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
+    if settings.otlp_traces_endpoint is None:
+        return None
+    from appliance.api.tracing import TracingMiddleware  # needs packages that not everybody has
+
+    return Middleware(TracingMiddleware, endpoint=settings.otlp_traces_endpoint)
+
+
 def _cors(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
     if not settings.allowed_origins:
         return None
@@ -119,6 +127,7 @@ def _keys(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
 MIDDLEWARE: tuple[Callable[[Settings, ApiMetrics], Middleware | None], ...] = (
     lambda settings, metrics: Middleware(RequestIdMiddleware),
     lambda settings, metrics: Middleware(AccessMiddleware, metrics=metrics, logs_params=settings.enable_log_requests),
+    _tracing,
     _cors,
     lambda settings, metrics: Middleware(ErrorMiddleware),
 )
