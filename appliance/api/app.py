@@ -81,6 +81,7 @@ def create_app(settings: Settings, models: Sequence[ServedModel] | None = None) 
     routers = [router for router, is_wanted in ROUTERS if is_wanted(settings)]
     for router in routers:
         app.include_router(router)
+    app.state.routes = tuple(route for router in routers for route in router.routes)
     app.state.route_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
     install_openapi(app)
     return app

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from appliance.api.auth import get_route_path
@@ -97,13 +98,19 @@ def _from_http(request: Request, error: HTTPException) -> APIError:
     if error.status_code == http.HTTPStatus.NOT_FOUND:
         return NotFoundError(_not_found_message(request))
     if error.status_code == http.HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        return MethodNotAllowedError(f"{request.method} is not allowed here; use {allowed}")
+        error.headers = {"Allow": _allowed_methods(request)}
+        return MethodNotAllowedError(f"{request.method} is not allowed here; use {error.headers['Allow']}")
     if error.status_code == http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return PayloadTooLargeError("the request body is too large")
     if http.HTTPStatus.BAD_REQUEST <= error.status_code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
         return InvalidRequestError(str(error.detail))
     return as_api_error(error)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Of all routes with this path; the framework names those of the first one."""
+    routes = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
 def _not_found_message(request: Request) -> str:

@@ -106,6 +106,8 @@ async def test_b17_unknown_route_and_wrong_method(box: Box) -> None:
     response = await box.client.get("/v1/chat/completions")
     assert "POST" in assert_error(response, 405, code="method_not_allowed")
     assert response.headers["allow"] == "POST"
+    assert (await box.client.put("/health")).headers["allow"] == "GET, HEAD"
+    assert (await box.client.put("/v1/responses/x")).headers["allow"] == "DELETE, GET"
 
 
 @pytest.mark.parametrize(

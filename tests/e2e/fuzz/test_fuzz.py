@@ -19,7 +19,8 @@ from tests.e2e.fuzz.raw_http import make_request
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SCHEMATHESIS = CACHE / "clients-venv" / "bin" / "schemathesis"
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+# What our schemas allow and what a model can do are different things: these two ask for more than a schema can say.
+UNASKED = "positive_data_acceptance,negative_data_rejection"
 
 
 async def test_b19_random_requests_never_fail_the_box(box: Caller, processes: RunningBox) -> None:
@@ -41,7 +42,8 @@ def test_b19_schemathesis_finds_nothing(box: Caller, monkeypatch: pytest.MonkeyP
     command = [SCHEMATHESIS, "run", f"{box.url}/openapi.json", "--header", f"Authorization: Bearer {KEY}"]
     examples = os.environ.get("SCHEMATHESIS_EXAMPLES", "5")
     limits = ["--max-examples", examples, "--request-timeout", "60", "--workers", "2", "--seed", "1"]
-    output = run([*command, "--checks", CHECKS, "--phases", "fuzzing", "--mode", "all", "--no-color", *limits], ROOT)
+    kinds = ["--checks", "all", "--exclude-checks", UNASKED, "--phases", "fuzzing", "--mode", "all"]
+    output = run([*command, *kinds, "--no-color", *limits], ROOT)
     assert "FAILURES" not in output
 
 
