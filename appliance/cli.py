@@ -100,7 +100,7 @@ def _public_commands() -> list[str]:
 
 
 def _overview() -> str:
-    lines = [f"  {name:<10} {COMMANDS[name].summary.splitlines()[0]}" for name in _public_commands()]
+    lines = [f"  {name:<11} {COMMANDS[name].summary.splitlines()[0]}" for name in _public_commands()]
     return "\n".join(
         [
             "usage: breadbox COMMAND …",
@@ -261,6 +261,54 @@ def _health(args: argparse.Namespace) -> int:
     return check_health(args.run_dir)
 
 
+def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
+    from appliance.terminal.chat import add_arguments
+
+    add_arguments(parser)
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from appliance.terminal.chat import run_chat
+
+    return run_chat(args)
+
+
+def _add_complete_arguments(parser: argparse.ArgumentParser) -> None:
+    from appliance.terminal.complete import add_arguments
+
+    add_arguments(parser)
+
+
+def _complete(args: argparse.Namespace) -> int:
+    from appliance.terminal.complete import run_complete
+
+    return run_complete(args)
+
+
+def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
+    from appliance.terminal.top import add_arguments
+
+    add_arguments(parser)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from appliance.terminal.top import run_top
+
+    return run_top(args)
+
+
+def _add_collect_env_arguments(parser: argparse.ArgumentParser) -> None:
+    from appliance.terminal.collect_env import add_arguments
+
+    add_arguments(parser)
+
+
+def _collect_env(args: argparse.Namespace) -> int:
+    from appliance.terminal.collect_env import run_collect_env
+
+    return run_collect_env(args)
+
+
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -316,6 +364,40 @@ COMMANDS: dict[str, Command] = {
         lambda args: 0,
         "breadbox bench COMMAND …",
         run_words=_bench,
+    ),
+    "chat": Command(
+        "Talk with a running box at the terminal; asks once where words or a pipe say what.",
+        _add_chat_arguments,
+        _chat,
+        "breadbox chat [MESSAGE …] [flags]",
+        """examples:
+  breadbox chat                                          a conversation; /help tells what else you can do
+  breadbox chat --system "You are a pirate." Say hello
+  git diff | breadbox chat Explain this change: --url http://llm.example:8000""",
+    ),
+    "complete": Command(
+        "Let a running box go on with a text.",
+        _add_complete_arguments,
+        _complete,
+        "breadbox complete [PROMPT …] [flags]",
+        """examples:
+  breadbox complete "The capital of France is" --max-tokens 8 --temperature 0
+  breadbox complete < story.txt >> story.txt""",
+    ),
+    "top": Command(
+        "Watch a running box: requests, KV cache, tokens per second, latencies.",
+        _add_top_arguments,
+        _top,
+        "breadbox top [--once | --json] [flags]",
+        """examples:
+  breadbox top                                           until q or Ctrl-C
+  breadbox top --once --url http://llm.example:8000""",
+    ),
+    "collect-env": Command(
+        "Print what a bug report needs to say about this machine; secrets are masked.",
+        _add_collect_env_arguments,
+        _collect_env,
+        "breadbox collect-env [--json]",
     ),
     "doctor": Command(
         "Examine a running box: names the trouble it sees, its evidence, and the knob to turn.",
