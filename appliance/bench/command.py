@@ -115,6 +115,17 @@ The prefix cache is off unless --enable-prefix-caching is given.""",
   breadbox bench throughput ./qwen3 --num-prompts 200 --input-len 128 --output-len 128
   breadbox bench throughput --dataset-name sharegpt --num-prompts 500 --output-json throughput.json""",
     ),
+    "drafts": Measurement(
+        "Measure what --speculative-config brings, on answers that copy and on free text, in process.",
+        "drafts:add_drafts_flags",
+        "drafts:run_drafts",
+        "breadbox bench drafts [MODEL] [flags]",
+        """examples:
+  breadbox bench drafts ./qwen3 --batch-sizes 1 4 16
+  breadbox bench drafts --speculative-config '{"method": "ngram", "num_speculative_tokens": 4}' --repeat 5
+
+Without --speculative-config: drafts of up to 8 tokens. Ends with an error should a token differ.""",
+    ),
     "startup": Measurement(
         "Start a box again and again and time it from its process's start to the first token.",
         "startup:add_startup_flags",

@@ -16,6 +16,7 @@ from appliance.derived_settings import find_models
 from appliance.engine_process import make_engine_config
 from appliance.errors import ApplianceError
 from appliance.settings import KNOBS, LoadedSettings, add_flags, load_settings
+from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.messages import GenerateRequest, RequestOutput, SamplingParams
 
@@ -45,10 +46,16 @@ def load_core(loaded: LoadedSettings, prefix_caching: bool) -> EngineCore:
     """Load the model. ``prefix_caching`` holds unless the settings say otherwise. Raises ConfigError."""
     from engine.runner import make_runner  # torch is only for those who compute
 
+    config = load_config(loaded, prefix_caching)
+    return EngineCore(config, make_runner(config))
+
+
+def load_config(loaded: LoadedSettings, prefix_caching: bool) -> EngineConfig:
+    """The engine's configuration, without what only a box needs."""
     config = dataclasses.replace(make_engine_config(loaded.settings, 0), counts_path=None, log_stats_interval_s=0.0)
     if loaded.sources["enable_prefix_caching"] == "default":
         config = dataclasses.replace(config, enable_prefix_caching=prefix_caching)
-    return EngineCore(config, make_runner(config))
+    return config
 
 
 @dataclass(frozen=True)
