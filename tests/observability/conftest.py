@@ -12,7 +12,16 @@ from tests.box.running_box import RunningBox, running_box
 from tests.observability.prometheus import Prometheus, running_prometheus
 from tests.tiny_models import make_tiny_model
 
+_STARTED = frozenset({"box", "tiny", "prometheus", "crowded"})
 FLAGS = [*SMALL, "--api-workers", "2", "--show-hidden-metrics", "--log-stats-interval", "1", "--enable-log-requests"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark those that start a box."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and _STARTED & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.box)
 
 
 @pytest.fixture(scope="session")

@@ -200,7 +200,7 @@ def test_a_killed_worker_takes_no_count_with_it(box: RunningBox) -> None:
     check_none_decreased(last, after)
     num_ended = increase(before, after, "vllm:request_success_total")
     num_aborted = increase(before, after, "vllm:request_success_total", finished_reason="abort")
-    assert num_ended - num_aborted >= len(finished) > 4
+    assert num_ended - num_aborted >= len(finished) > 0
     assert num_aborted <= 2  # those of the killed worker, at most one a client
     assert increase(before, after, "vllm:generation_tokens_total") >= sum(finished)
     assert increase(before, after, "http_requests_total", status="2xx") == len(finished)
