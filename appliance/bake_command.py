@@ -12,12 +12,21 @@ from appliance.supervisor.console import Console
 _PHASES = {"download": "downloading", "digest": "checking digests", "read": "reading", "weights": "writing weights"}
 
 
-def bake_model(source: str, out: Path, dtype: str, revision: str | None, name: str | None, force: bool) -> int:
+def bake_model(
+    source: str, out: Path, dtype: str, revision: str | None, name: str | None, force: bool, quantization: str
+) -> int:
     """Bake with progress. Raises BakeError."""
     console = Console()
     try:
         path = bake.bake(
-            source, out, dtype=dtype, revision=revision, name=name, progress=_show_on(console), force=force
+            source,
+            out,
+            dtype=dtype,
+            revision=revision,
+            name=name,
+            progress=_show_on(console),
+            force=force,
+            quantization=quantization,
         )
     finally:
         console.end_progress()

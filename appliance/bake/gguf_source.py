@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance.bake.block_codes import READERS, Codes, read_codes
 from appliance.bake.gguf_config import make_config
 from appliance.bake.gguf_file import GGUFFile
 from appliance.bake.gguf_tokenizer import make_tokenizer, make_tokenizer_config
@@ -103,13 +104,22 @@ class GGUFWeights:
     def read(self, name: str, start: int, stop: int) -> Array:
         """Rows [start, stop) in Hugging Face's order, dequantized."""
         tensor = self._file.tensors[self._names[name]]
+        values = _values(self._raw_rows(name, start, stop), tensor.type_name)
+        return values[:, 0] if len(tensor.shape) == 1 else values
+
+    def codes(self, name: str, format: str) -> Codes | None:
+        """The blocks' own codes where `format` holds them."""
+        tensor = self._file.tensors[self._names[name]]
+        if tensor.type_name not in READERS:
+            return None
+        found = read_codes(self._raw_rows(name, 0, tensor.shape[0]), tensor.type_name)
+        return found if found.format == format else None
+
+    def _raw_rows(self, name: str, start: int, stop: int) -> Array:
         rows = self._file.rows(self._names[name])
         if self._half_head and name.rsplit(".", 2)[-2] in ("q_proj", "k_proj"):
-            rows = rows[half_split_rows(start, stop, self._half_head)]
-        else:
-            rows = rows[start:stop]
-        values = _values(rows, tensor.type_name)
-        return values[:, 0] if len(tensor.shape) == 1 else values
+            return rows[half_split_rows(start, stop, self._half_head)]
+        return rows[start:stop]
 
     def main_dtype(self) -> str:
         """The dtype that all matrices share, else float32."""

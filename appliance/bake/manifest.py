@@ -41,7 +41,12 @@ def digest_files(paths: Iterable[Path]) -> str:
 
 
 def make_manifest(
-    source: Source, name: str, dtype: str, num_parameters: int, files: dict[str, WrittenFile]
+    source: Source,
+    name: str,
+    dtype: str,
+    num_parameters: int,
+    files: dict[str, WrittenFile],
+    quantization: str = "none",
 ) -> dict[str, Any]:
     """The manifest's content."""
     return {
@@ -49,7 +54,11 @@ def make_manifest(
         "name": name,
         "source": source.provenance.as_dict(),
         "licence": source.licence,
-        "weights": {"dtype": dtype, "quantization": None, "num_parameters": num_parameters},
+        "weights": {
+            "dtype": dtype,
+            "quantization": None if quantization == "none" else quantization,
+            "num_parameters": num_parameters,
+        },
         "files": {file: {"sha256": written.sha256, "bytes": written.num_bytes} for file, written in files.items()},
         "created_by": f"breadbox {__version__}",
     }

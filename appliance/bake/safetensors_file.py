@@ -58,6 +58,9 @@ class SafetensorsWeights:
         """The stored shape."""
         return self._entries[name].shape
 
+    def codes(self, name: str, format: str) -> None:
+        """Floats have none."""
+
     def read(self, name: str, start: int, stop: int) -> Array:
         """Rows [start, stop), a view of the mapped file."""
         entry = self._entries[name]

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from appliance.bake.block_codes import Codes
 
 Array: TypeAlias = NDArray[Any]
 Progress: TypeAlias = Callable[[str, float], None]
@@ -30,6 +33,9 @@ class Weights(Protocol):
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Rows [start, stop) along the first axis; bfloat16 comes as its bits in uint16."""
+
+    def codes(self, name: str, format: str) -> Codes | None:
+        """The tensor's own codes where it is quantized such that `format` ("int8", "int4") holds them exactly."""
 
 
 @dataclass(frozen=True)

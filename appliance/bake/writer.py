@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 from appliance.bake.dtypes import SAFETENSORS_NAMES, STORAGE, convert
 from appliance.bake.fuse import FusedTensor
+from appliance.bake.quantize import METADATA_KEY, Packing, pack_tensor
 from appliance.bake.source import Progress, Weights
 
 ALIGNMENT = 64  # bytes: a cache line and the widest vector register
@@ -41,8 +42,15 @@ class _Digesting:
         return WrittenFile(self._digest.hexdigest(), self.num_bytes)
 
 
-def write_weights(path: Path, plan: list[FusedTensor], weights: Weights, dtype: str, progress: Progress) -> WrittenFile:
-    """Write the baked tensors as `dtype`; each starts on a multiple of 64 bytes from the start of the file.
+def write_weights(
+    path: Path,
+    plan: list[FusedTensor],
+    weights: Weights,
+    dtype: str,
+    packings: dict[str, Packing],
+    progress: Progress,
+) -> WrittenFile:
+    """Write the baked tensors as `dtype`, or packed; each starts on a multiple of 64 bytes from the start of the file.
 
     The format allows no holes, so what alignment needs is filled with byte tensors named `_padding.*`.
     """
@@ -50,9 +58,9 @@ def write_weights(path: Path, plan: list[FusedTensor], weights: Weights, dtype: 
     done = 0
     with path.open("wb") as handle:
         out = _Digesting(handle)
-        out.write(_header(plan, dtype))
+        out.write(_header(plan, dtype, packings))
         for tensor in plan:
-            for chunk in _converted_rows(tensor, weights, dtype):
+            for chunk in _content(tensor, weights, dtype, packings.get(tensor.name)):
                 out.write(chunk)
             out.write(bytes(-out.num_bytes % ALIGNMENT))
             done += tensor.num_elements
@@ -60,12 +68,11 @@ def write_weights(path: Path, plan: list[FusedTensor], weights: Weights, dtype: 
         return out.result()
 
 
-def _header(plan: list[FusedTensor], dtype: str) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def _header(plan: list[FusedTensor], dtype: str, packings: dict[str, Packing]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": _metadata(packings)}
     offset = 0
     for index, tensor in enumerate(plan):
-        end = offset + tensor.num_elements * STORAGE[dtype].itemsize
-        entries[tensor.name] = _entry(SAFETENSORS_NAMES[dtype], tensor.shape, offset, end)
+        entries[tensor.name], end = _stored(tensor, dtype, packings.get(tensor.name), offset)
         offset = end + -end % ALIGNMENT
         if offset > end:
             entries[f"{PADDING_PREFIX}{index}"] = _entry("U8", (offset - end,), end, offset)
@@ -74,8 +81,27 @@ def _header(plan: list[FusedTensor], dtype: str) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def _metadata(packings: dict[str, Packing]) -> dict[str, str]:
+    if not packings:
+        return {"format": "pt"}
+    return {"format": "pt", METADATA_KEY: json.dumps({name: packing.describe() for name, packing in packings.items()})}
+
+
+def _stored(tensor: FusedTensor, dtype: str, packing: Packing | None, start: int) -> tuple[dict[str, object], int]:
+    """Header entry of a tensor that starts here, and where it ends."""
+    if packing is not None:
+        end = start + packing.num_bytes
+        return _entry("U8", (packing.num_bytes,), start, end), end
+    end = start + tensor.num_elements * STORAGE[dtype].itemsize
+    return _entry(SAFETENSORS_NAMES[dtype], tensor.shape, start, end), end
+
+
 def _entry(dtype: str, shape: tuple[int, ...], start: int, end: int) -> dict[str, object]:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+def _content(tensor: FusedTensor, weights: Weights, dtype: str, packing: Packing | None) -> Iterator[memoryview]:
+    return iter([pack_tensor(tensor, weights, packing)]) if packing else _converted_rows(tensor, weights, dtype)
 
 
 def _converted_rows(tensor: FusedTensor, weights: Weights, dtype: str) -> Iterator[memoryview]:

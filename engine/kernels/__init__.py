@@ -56,6 +56,7 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.kernels.batch import AttentionSpec, StepBatch
+from engine.kernels.packed import PackedTensor
 from engine.kernels.native.library import load_library
 from engine.kernels.native.targets import is_built
 
@@ -141,9 +142,9 @@ class Ops:
     """One implementation of every op, as the module docstring describes them."""
 
     implementation: str
-    prepare_linear: Callable[[Tensor, Tensor | None, torch.dtype, torch.device], Weight]
-    prepare_gate_up: Callable[[Tensor, Tensor | None, torch.dtype, torch.device], Weight]
-    prepare_embedding: Callable[[Tensor, torch.dtype, torch.device], Table]
+    prepare_linear: Callable[[Tensor | PackedTensor, Tensor | None, torch.dtype, torch.device], Weight]
+    prepare_gate_up: Callable[[Tensor | PackedTensor, Tensor | None, torch.dtype, torch.device], Weight]
+    prepare_embedding: Callable[[Tensor | PackedTensor, torch.dtype, torch.device], Table]
     kv_block_bytes: Callable[[int, int, int, int, torch.dtype], int]
     make_kv_cache: Callable[[int, int, int, int, int, torch.dtype, torch.device], list[KVLayer]]
     embedding: Callable[[Tensor, Table], Tensor]

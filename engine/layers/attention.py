@@ -14,13 +14,13 @@ class Attention:
 
     def __init__(self, build: Build, spec: AttentionSpec, cos_sin: Tensor, norm_prefix: str | None = None) -> None:
         self._op = build.ops.attend
-        self._spec = spec
-        self._cos_sin = cos_sin
-        self._q_norm = self._k_norm = None
+        self.spec = spec
+        self.cos_sin = cos_sin
+        self.q_norm = self.k_norm = None
         if norm_prefix is not None:
-            self._q_norm = build.vector(f"{norm_prefix}.q_norm.weight", spec.head_dim)
-            self._k_norm = build.vector(f"{norm_prefix}.k_norm.weight", spec.head_dim)
+            self.q_norm = build.vector(f"{norm_prefix}.q_norm.weight", spec.head_dim)
+            self.k_norm = build.vector(f"{norm_prefix}.k_norm.weight", spec.head_dim)
 
     def __call__(self, qkv: Tensor, kv_layer: KVLayer, batch: StepBatch) -> Tensor:
         """qkv[T, (H+2KV)*D] to [T, H*D]; writes the step's keys and values to kv_layer."""
-        return self._op(qkv, kv_layer, batch, self._cos_sin, self._spec, self._q_norm, self._k_norm)
+        return self._op(qkv, kv_layer, batch, self.cos_sin, self.spec, self.q_norm, self.k_norm)

@@ -9,16 +9,20 @@ import torch
 from torch import Tensor
 
 from engine.kernels import Ops
+from engine.kernels.packed import PackedTensor
 
 
 class WeightSource(Protocol):
     """Named tensors of a baked model."""
 
-    def get(self, name: str, *shape: int) -> Tensor:
+    def vector(self, name: str, *shape: int) -> Tensor:
+        """A tensor that is no matrix; checked likewise."""
+
+    def get(self, name: str, *shape: int) -> Tensor | PackedTensor:
         """The tensor, checked to have this shape; ConfigError where it is missing or of another shape."""
 
-    def find(self, name: str, *shape: int) -> Tensor | None:
-        """The same, None where the model has no such tensor."""
+    def __contains__(self, name: str) -> bool:
+        """Whether the model has such a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,10 @@ class Build:
     dtype: torch.dtype  # of activations, norm weights and the KV cache
     device: torch.device
 
+    def bias(self, name: str, size: int) -> Tensor | None:
+        """The bias of layer `name`, None where it has none."""
+        return self.weights.vector(f"{name}.bias", size) if f"{name}.bias" in self.weights else None
+
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weight as the ops take it."""
-        return self.weights.get(name, size).to(self.device, self.dtype).contiguous()
+        return self.weights.vector(name, size).to(self.device, self.dtype).contiguous()

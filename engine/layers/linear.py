@@ -12,15 +12,15 @@ class NormLinear:
 
     def __init__(self, build: Build, norm: str, name: str, in_features: int, out_features: int, eps: float) -> None:
         self._op = build.ops.norm_linear
-        self._norm = build.vector(f"{norm}.weight", in_features)
-        self._eps = eps
+        self.norm = build.vector(f"{norm}.weight", in_features)
+        self.eps = eps
         weight = build.weights.get(f"{name}.weight", out_features, in_features)
-        bias = build.weights.find(f"{name}.bias", out_features)
-        self._weight = build.ops.prepare_linear(weight, bias, build.dtype, build.device)
+        bias = build.bias(name, out_features)
+        self.weight = build.ops.prepare_linear(weight, bias, build.dtype, build.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x[T, in] to [T, out]."""
-        return self._op(x, self._norm, self._eps, self._weight)
+        return self._op(x, self.norm, self.eps, self.weight)
 
 
 class NormSwiGLU:
@@ -28,15 +28,15 @@ class NormSwiGLU:
 
     def __init__(self, build: Build, norm: str, name: str, in_features: int, out_features: int, eps: float) -> None:
         self._op = build.ops.norm_linear_swiglu
-        self._norm = build.vector(f"{norm}.weight", in_features)
-        self._eps = eps
+        self.norm = build.vector(f"{norm}.weight", in_features)
+        self.eps = eps
         weight = build.weights.get(f"{name}.weight", 2 * out_features, in_features)
-        bias = build.weights.find(f"{name}.bias", 2 * out_features)
-        self._weight = build.ops.prepare_gate_up(weight, bias, build.dtype, build.device)
+        bias = build.bias(name, 2 * out_features)
+        self.weight = build.ops.prepare_gate_up(weight, bias, build.dtype, build.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x[T, in] to [T, out]."""
-        return self._op(x, self._norm, self._eps, self._weight)
+        return self._op(x, self.norm, self.eps, self.weight)
 
 
 class LinearAdd:
@@ -45,9 +45,9 @@ class LinearAdd:
     def __init__(self, build: Build, name: str, in_features: int, out_features: int) -> None:
         self._op = build.ops.linear_add_
         weight = build.weights.get(f"{name}.weight", out_features, in_features)
-        bias = build.weights.find(f"{name}.bias", out_features)
-        self._weight = build.ops.prepare_linear(weight, bias, build.dtype, build.device)
+        bias = build.bias(name, out_features)
+        self.weight = build.ops.prepare_linear(weight, bias, build.dtype, build.device)
 
     def __call__(self, residual: Tensor, a: Tensor) -> None:
         """residual[T, out] += projection of a[T, in], in place."""
-        self._op(residual, a, self._weight)
+        self._op(residual, a, self.weight)

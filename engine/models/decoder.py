@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.kernels import KVLayer
 from engine.kernels.batch import AttentionSpec, StepBatch
+from engine.kernels.decode import LayerParts, make_decode
 from engine.layers.attention import Attention
 from engine.layers.build import Build
 from engine.layers.embedding import Embedding, Head
@@ -36,6 +37,23 @@ class DecoderLayer:
         self.o_proj(x, self.attention(self.qkv_proj(x), kv_layer, batch))
         self.down_proj(x, self.gate_up_proj(x))
 
+    @property
+    def parts(self) -> LayerParts:
+        """The same as data, for an implementation that runs all layers in one call."""
+        return LayerParts(
+            input_norm=self.qkv_proj.norm,
+            post_attention_norm=self.gate_up_proj.norm,
+            norm_eps=self.qkv_proj.eps,
+            qkv=self.qkv_proj.weight,
+            o=self.o_proj.weight,
+            gate_up=self.gate_up_proj.weight,
+            down=self.down_proj.weight,
+            q_norm=self.attention.q_norm,
+            k_norm=self.attention.k_norm,
+            spec=self.attention.spec,
+            cos_sin=self.attention.cos_sin,
+        )
+
 
 class DecoderForCausalLM:
     """Embedding, layers, head. Subclasses build the attention of layer i."""
@@ -48,6 +66,7 @@ class DecoderForCausalLM:
             DecoderLayer(build, config, f"layers.{index}", self.make_attention(build, index))
             for index in range(config.num_hidden_layers)
         ]
+        self._decode = make_decode(build.ops.implementation, [layer.parts for layer in self._layers])
         head = "embed_tokens" if config.is_tied else "lm_head"
         self._head = Head(build, "norm", head, config.hidden_size, config.vocab_size, config.rms_norm_eps)
 
@@ -70,6 +89,9 @@ class DecoderForCausalLM:
     def forward(self, token_ids: Tensor, batch: StepBatch, kv_cache: list[KVLayer]) -> Tensor:
         """token_ids[T] to the last hidden state [T, hidden], before the final norm; fills the KV cache."""
         x = self._embed(token_ids)
+        if self._decode is not None:
+            self._decode(x, kv_cache, batch)
+            return x
         for layer, kv_layer in zip(self._layers, kv_cache, strict=True):
             layer(x, kv_layer, batch)
         return x

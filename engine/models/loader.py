@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
+from engine.kernels.packed import PackedTensor
 from engine.layers.build import Build
 from engine.models import ARCHITECTURES
 from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderForCausalLM
 
+PACKED = "breadbox.packed"  # metadata of matrices that bake packed: name → [format, rows, columns, gate and up]
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -42,26 +44,30 @@ class MappedWeights:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the embedding table, which is the file's."""
-        return self.get("embed_tokens.weight").dtype
+        """The file's float type: that of the final norm, which is never packed."""
+        return self.vector("norm.weight").dtype
 
-    def get(self, name: str, *shape: int) -> Tensor:
-        """The tensor; ConfigError where it is missing, or not of the shape (any, if none is given)."""
-        tensor = self.find(name, *shape)
-        if tensor is None:
-            raise ConfigError(f"{self._path}: tensor {name} is missing")
+    def vector(self, name: str, *shape: int) -> Tensor:
+        """A tensor that is no matrix, and so never packed."""
+        tensor = self.get(name, *shape)
+        if isinstance(tensor, PackedTensor):
+            raise ConfigError(f"{self._path}: tensor {name} is packed")
         return tensor
 
-    def find(self, name: str, *shape: int) -> Tensor | None:
-        """The same, None where the file has no such tensor."""
+    def get(self, name: str, *shape: int) -> Tensor | PackedTensor:
+        """The tensor; ConfigError where it is missing, or not of the shape (any, if none is given)."""
         entry = self._entries.get(name)
         if entry is None:
-            return None
+            raise ConfigError(f"{self._path}: tensor {name} is missing")
         tensor = self._view(name, entry)
         if shape and tuple(tensor.shape) != shape:
             raise ConfigError(f"{self._path}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
         self._report(name, tensor.nbytes)
         return tensor
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the file has such a tensor."""
+        return name in self._entries
 
     def _map(self) -> mmap.mmap:
         try:
@@ -75,12 +81,18 @@ class MappedWeights:
         length = int.from_bytes(self._mapping[:8], "little")
         try:
             header = json.loads(self._mapping[8 : 8 + length])
-            return 8 + length, {name: entry for name, entry in header.items() if name != "__metadata__"}
+            self._packed = json.loads(header.pop("__metadata__", {}).get(PACKED, "{}"))
+            return 8 + length, header
         except (ValueError, AttributeError) as error:
             raise ConfigError(f"{self._path} is not a safetensors file: {error}") from None
 
-    def _view(self, name: str, entry: dict[str, Any]) -> Tensor:
-        dtype = DTYPES.get(entry["dtype"])
+    def _view(self, name: str, entry: dict[str, Any]) -> Tensor | PackedTensor:
+        if name not in self._packed:
+            return self._tensor(name, entry, DTYPES.get(entry["dtype"]))
+        format, rows, columns, is_gate_up = self._packed[name]
+        return PackedTensor(self._tensor(name, entry, torch.uint8), (rows, columns), format, is_gate_up)
+
+    def _tensor(self, name: str, entry: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
         if dtype is None:
             raise ConfigError(f"{self._path}: tensor {name} has type {entry['dtype']} (supported: {', '.join(DTYPES)})")
         start, end = (self._data_start + offset for offset in entry["data_offsets"])

@@ -7,13 +7,16 @@ from torch import Tensor
 
 from engine.kernels.embedding import reference
 from engine.kernels.embedding.reference import EmbeddingTable
-from engine.kernels.native.packing import PackedWeight, unpack_rows
+from engine.kernels.native.packing import PackedWeight, unpack_rows, wrap
+from engine.kernels.packed import PackedTensor
 
 
 def prepare_embedding(
-    weight: Tensor | PackedWeight, dtype: torch.dtype, device: torch.device
+    weight: Tensor | PackedTensor | PackedWeight, dtype: torch.dtype, device: torch.device
 ) -> EmbeddingTable | PackedWeight:
     """Keep the mapped tensor or the packed weight."""
+    if isinstance(weight, PackedTensor):
+        return wrap(weight, None)
     return weight if isinstance(weight, PackedWeight) else reference.prepare_embedding(weight, dtype, device)
 
 

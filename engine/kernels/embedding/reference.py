@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.kernels.native.packing import unpack
+from engine.kernels.packed import PackedTensor
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTable:
@@ -17,9 +20,10 @@ class EmbeddingTable:
     dtype: torch.dtype
 
 
-def prepare_embedding(weight: Tensor, dtype: torch.dtype, device: torch.device) -> EmbeddingTable:
+def prepare_embedding(weight: Tensor | PackedTensor, dtype: torch.dtype, device: torch.device) -> EmbeddingTable:
     """Keep the mapped tensor (a copy only on another device)."""
-    return EmbeddingTable(weight.to(device), dtype)
+    table = unpack(weight) if isinstance(weight, PackedTensor) else weight
+    return EmbeddingTable(table.to(device), dtype)
 
 
 def embedding(token_ids: Tensor, table: EmbeddingTable) -> Tensor:

@@ -1,7 +1,7 @@
 """Linear layers by the C++ library: weights packed in blocks of 16 output channels.
 
 Float weights keep the file's own precision (a bfloat16 checkpoint is read as bfloat16: exact, half the bytes) and are
-multiplied with float32 activations and sums. A `PackedWeight` (baked, perhaps quantized) is taken as it is.
+multiplied with float32 activations and sums. What was packed at bake (perhaps quantized) is taken as it is.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from engine.kernels.native.library import Epilogue, load_library
-from engine.kernels.native.packing import PackedWeight, exact_format, pack
+from engine.kernels.native.packing import PackedWeight, exact_format, pack, wrap
+from engine.kernels.packed import PackedTensor
 
 
 def prepare_linear(
-    weight: Tensor | PackedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+    weight: Tensor | PackedTensor | PackedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> PackedWeight:
     """Pack [N, K]; `dtype` and `device` say nothing here: activations are converted where they are not float32."""
     return _prepare(weight, bias, is_gate_up=False)
 
 
 def prepare_gate_up(
-    weight: Tensor | PackedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+    weight: Tensor | PackedTensor | PackedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> PackedWeight:
     """Pack gate rows, then up rows [2I, K], interleaved by eights."""
     return _prepare(weight, bias, is_gate_up=True)
@@ -45,9 +46,11 @@ def linear_add_(residual: Tensor, a: Tensor, weight: PackedWeight) -> None:
         residual.add_(norm_linear(a, None, 0.0, weight))
 
 
-def _prepare(weight: Tensor | PackedWeight, bias: Tensor | None, *, is_gate_up: bool) -> PackedWeight:
+def _prepare(weight: Tensor | PackedTensor | PackedWeight, bias: Tensor | None, *, is_gate_up: bool) -> PackedWeight:
     if isinstance(weight, PackedWeight):
         return weight
+    if isinstance(weight, PackedTensor):
+        return wrap(weight, bias)
     return pack(weight, exact_format(weight.dtype), bias=bias, is_gate_up=is_gate_up)
 
 

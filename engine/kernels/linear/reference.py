@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from engine.kernels.elementwise import rms_norm, silu_
+from engine.kernels.native.packing import unpack
+from engine.kernels.packed import PackedTensor
 from engine.kernels.quantized.reference import dequantize
 from engine.kernels.quantized.weights import QuantizedWeight
 
@@ -28,9 +30,11 @@ class LinearWeight:
 
 
 def prepare_linear(
-    weight: Tensor | QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+    weight: Tensor | PackedTensor | QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> LinearWeight:
     """Keep the mapped tensor, converted only where dtype or device differ; a quantized one as the floats it means."""
+    if isinstance(weight, PackedTensor):
+        weight = unpack(weight)
     if isinstance(weight, QuantizedWeight):
         weight = dequantize(weight, dtype)
     return LinearWeight(weight.to(device, dtype), None if bias is None else bias.to(device, dtype))

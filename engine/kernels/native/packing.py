@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engine.errors import ConfigError
 from engine.kernels.native.library import Format, Library, Weight, load_library
+from engine.kernels.packed import PackedTensor
 
 GROUP = 32  # input channels that share a scale
 BLOCK = 16  # output channels of a block
@@ -106,6 +108,21 @@ def from_packed(
     if load_library().packed_bytes(struct) != data.numel():
         raise ValueError(f"{format.name} [{n}, {k}] does not pack to {data.numel()} bytes")
     return PackedWeight(data, packed_bias, n, k, format, is_gate_up, struct, ctypes.addressof(struct))
+
+
+def wrap(tensor: PackedTensor, bias: Tensor | None) -> PackedWeight:
+    """A baked matrix as the library takes it. Raises ConfigError where the bytes don't fit the shape."""
+    rows, columns = tensor.shape
+    try:
+        format = Format[tensor.format.upper()]
+        return from_packed(tensor.data, rows, columns, format, bias=bias, is_gate_up=tensor.is_gate_up)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"a packed weight [{rows}, {columns}] is damaged or of a newer bake: {error}") from None
+
+
+def unpack(tensor: PackedTensor) -> Tensor:
+    """The whole matrix as float32 [N, K], rows in their natural order."""
+    return unpack_rows(wrap(tensor, None), torch.arange(tensor.shape[0]))
 
 
 def packed_bytes(n: int, k: int, format: Format, *, is_gate_up: bool = False) -> int:
