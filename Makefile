@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint golden clean system system-for-tests native image test-image up down
+.PHONY: help gpu-check run test check lint golden clean system system-for-tests native image test-image up down
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -55,6 +55,9 @@ up: $(DEV_STAMP) ## build the image and start the appliance, Prometheus and Graf
 down: ## stop what `make up` started
 	@.ci/image/engine --keep .ci/image/compose down
 	@.ci/image/engine --stop
+
+gpu-check: ## check and time every kernel, and whole models, on this machine's GPU; flags in ARGS
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tests.gpu $(ARGS); else "$(PYTHON)" -m tests.gpu $(ARGS); fi
 
 golden: $(DEV_STAMP) ## write llama.cpp's token ids into tests/unit/golden again (builds llama.cpp: minutes)
 	@echo "installing llama.cpp's tokenizer" && $(call quietly,$(pip_install) -e '.[golden]')

@@ -84,8 +84,11 @@ def prefill_tile(spec: AttentionSpec, max_query_len: int, dtype: torch.dtype, ch
     if _is_big(spec, dtype):
         return Tile(min(wanted, 64), 32, 4 if wanted < 64 else 8, 1 if chip.shared_bytes < 128 << 10 else 2)
     # Masks and scales take registers, which products before Hopper's, whose operands are in registers, haven't left.
-    is_tight = is_narrow or spec.sliding_window is not None or spec.head_dim not in (64, 128)
-    return Tile(wanted, 32 if is_tight and chip.capability < 90 else 64, 4 if wanted < 128 else 8, 2)
+    is_old = chip.capability < 90
+    if is_narrow and is_old:
+        return Tile(min(wanted, 64), 32, 4, 2)
+    is_masked = spec.sliding_window is not None or spec.head_dim not in (64, 128)
+    return Tile(wanted, 32 if is_masked and is_old else 64, 4 if wanted < 128 else 8, 2)
 
 
 def invariant_tile(spec: AttentionSpec, dtype: torch.dtype, chip: Chip) -> Tile:

@@ -79,7 +79,7 @@ def _truncate(logits: Tensor, rows: DrawRows) -> tuple[Tensor, Tensor]:
         logits.stride(0),
         NEAR=NEAR,
         CANDIDATES=CANDIDATES,
-        BLOCK=min(CHUNK, triton.next_power_of_2(vocab_size)),
+        BLOCK=min(CHUNK // 2, triton.next_power_of_2(vocab_size)),
         num_warps=16,
         enable_fp_fusion=True,
     )
