@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 
-def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> dict[str, Any]:
-    """`cached_tokens` None: the details are not reported."""
+def make_usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int | None = None
+) -> dict[str, Any]:
+    """`cached_tokens` and `reasoning_tokens` None: these details are not reported."""
     usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -14,4 +16,6 @@ def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | 
     }
     if cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    if reasoning_tokens is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return usage

@@ -106,3 +106,25 @@ async def test_a_priority_in_a_header_wins(box: Box, header: str, priority: int)
     assert [request.priority for request in box.engine.submitted] == [priority] * 2
     huge = {"x-vllm-priority": "9" * 20}
     assert_error(await box.client.post("/v1/completions", json={"prompt": "x"}, headers=huge), 400, "priority")
+
+
+async def test_thinking_that_is_not_included_is_counted_only(make_box: MakeBox, box: Box) -> None:
+    script = box.model.tokenizer.encode(THINKING, False)
+    engine = ScriptedEngine(rule=lambda request, position: [*script, 2][min(position, len(script))])
+    thinker = await make_box(engine, reasoning_parser="deepseek_r1")
+    fields = {"max_tokens": 40, "logprobs": True, "return_token_ids": True}
+    whole = (await thinker.chat(**fields)).json()
+    assert whole["choices"][0]["token_ids"] == [*script, 2]
+    num_thinking = whole["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    assert 0 < num_thinking < len(script)
+    quiet = (await thinker.chat(**fields, include_reasoning=False)).json()
+    options = {"include_usage": True}
+    streamed = read_events(
+        (await thinker.chat(**fields, include_reasoning=False, stream=True, stream_options=options)).text
+    )
+    choices = [chunk["choices"][0] for chunk in streamed if chunk["choices"]]
+    assert [token for choice in choices for token in choice.get("token_ids", ())] == quiet["choices"][0]["token_ids"]
+    assert len(quiet["choices"][0]["token_ids"]) == len(quiet["choices"][0]["logprobs"]["content"])
+    assert len(quiet["choices"][0]["token_ids"]) == len(script) + 1 - num_thinking
+    assert streamed[-1]["usage"] == quiet["usage"] == whole["usage"]
+    assert "completion_tokens_details" not in (await box.chat()).json()["usage"]

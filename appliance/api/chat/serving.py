@@ -43,7 +43,9 @@ async def collect_chat(job: ChatJob, stream: ChoiceStream) -> dict[str, Any]:
     choices = [CollectedChoice() for _ in range(job.request.n)]
     while (batch := await stream.get()) is not None:
         for index, event in batch:
-            choices[index].add(event)
+            job.count(event)
+            if job.request.include_reasoning or not isinstance(event, Reasoning):
+                choices[index].add(event)
     answer = {
         "id": job.id,
         "object": "chat.completion",
@@ -73,7 +75,7 @@ def _print_message(job: ChatJob, choice: CollectedChoice) -> dict[str, Any]:
     text = job.echoed + "".join(choice.content)
     content = text if text or not choice.tool_calls else None
     message: dict[str, Any] = {"role": job.role, "content": content, "refusal": None}
-    if choice.reasoning and job.request.include_reasoning:
+    if choice.reasoning:
         message |= dict.fromkeys(job.reasoning_names, "".join(choice.reasoning))
     if choice.tool_calls:
         message["tool_calls"] = choice.tool_calls

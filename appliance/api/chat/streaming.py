@@ -76,6 +76,7 @@ class ChatPrinter(ChunkPrinter):
             return choice
         if isinstance(event, (ToolCallStart, ToolCallArguments)):
             return _choice(index, {"tool_calls": [_print_tool_call(event)]})
+        self._job.count(event)
         self._num_tokens[index] += len(event.token_ids)
         if not event.text and not (self._needs_empty and event.token_ids):
             return None

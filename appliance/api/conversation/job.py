@@ -18,6 +18,7 @@ from appliance.api.served_model import ServedModel
 from appliance.api.state import ApiState
 from appliance.api.usage import make_usage
 from appliance.generation import Generation
+from appliance.text.events import Event, Reasoning
 
 
 @dataclass
@@ -35,6 +36,7 @@ class ChatJob:
     reasoning_names: tuple[str, ...]  # the fields that chat writes the thinking into
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
+    num_reasoning_tokens: int | None = None  # None: nothing tells thinking from text
 
     def make_stream(self) -> ChoiceStream:
         """The events of all choices."""
@@ -50,11 +52,17 @@ class ChatJob:
         """The text that every choice begins with under ``echo``."""
         return self.prompt.last_content if self.request.echo and self.prompt.last_role == self.role else ""
 
+    def count(self, event: Event) -> None:
+        """Every event that is printed is counted here first."""
+        if isinstance(event, Reasoning) and self.num_reasoning_tokens is not None:
+            self.num_reasoning_tokens += len(event.token_ids)
+
     def usage(self) -> dict[str, Any]:
         """Tokens so far, over all choices."""
         generation = self.generation
         cached = (generation.num_cached_tokens or 0) if self.reports_cached else None
-        return make_usage(len(self.prompt_token_ids), sum(generation.num_output_tokens), cached)
+        num_output = sum(generation.num_output_tokens)
+        return make_usage(len(self.prompt_token_ids), num_output, cached, self.num_reasoning_tokens)
 
 
 async def start_chat(request: ChatRequest, state: ApiState, object_id: str | None = None) -> ChatJob:
@@ -84,4 +92,5 @@ async def start_chat(request: ChatRequest, state: ApiState, object_id: str | Non
         reports_cached=state.settings.enable_prompt_tokens_details,
         reasoning_names=("reasoning", "reasoning_content")[: 1 + state.settings.emit_reasoning_content],
         id=object_id,
+        num_reasoning_tokens=None if state.parsers.reasoning is None else 0,
     )
