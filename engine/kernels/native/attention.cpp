@@ -25,15 +25,17 @@ BB_INLINE void score(const float* q, int dim, const uint8_t* const* keys, float*
     F acc[R][B];
     each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = zero(); }); });
     for (int d = 0; d < dim; d += 2) {
-        F even[B], odd[B];
-        each<B>([&](auto n) { load_float_pair<FORMAT>(keys[n] + d / 2 * PAIR_BYTES<FORMAT>, even[n], odd[n]); });
+        const int64_t at = d / 2 * PAIR_BYTES<FORMAT>;
+        F b[B];
+        each<B>([&](auto n) { b[n] = load_even<FORMAT>(keys[n] + at); });
         each<R>([&](auto m) {
             const F a = set(q[m * dim + d]);
-            each<B>([&](auto n) { acc[m][n] = fma(a, even[n], acc[m][n]); });
+            each<B>([&](auto n) { acc[m][n] = fma(a, b[n], acc[m][n]); });
         });
+        each<B>([&](auto n) { b[n] = load_odd<FORMAT>(keys[n] + at); });
         each<R>([&](auto m) {
             const F a = set(q[m * dim + d + 1]);
-            each<B>([&](auto n) { acc[m][n] = fma(a, odd[n], acc[m][n]); });
+            each<B>([&](auto n) { acc[m][n] = fma(a, b[n], acc[m][n]); });
         });
     }
     each<R>([&](auto m) { each<B>([&](auto n) { store(scores + m * SPAN + n * SLOTS, acc[m][n]); }); });
@@ -48,23 +50,19 @@ BB_INLINE void weigh(const float* weights, const Span& span, int column, int dim
         const uint8_t* values = span.values[sub] + column * COLUMN_BYTES;
         const float* w = weights + sub * SLOTS;
         const int slots = std::min(SLOTS, span.slots - sub * SLOTS);
-        int s = 0;
-        for (; s + 2 <= slots; s += 2) {
-            F even[B], odd[B];
-            each<B>([&](auto n) {
-                load_float_pair<FORMAT>(values + n * COLUMN_BYTES + s / 2 * PAIR_BYTES<FORMAT>, even[n], odd[n]);
-            });
+        const auto add_slot = [&](int s, const auto& load_slot) __attribute__((always_inline)) {
+            F b[B];
+            each<B>([&](auto n) { b[n] = load_slot(values + n * COLUMN_BYTES + s / 2 * PAIR_BYTES<FORMAT>); });
             each<R>([&](auto m) {
-                const F a = set(w[m * SPAN + s]), b = set(w[m * SPAN + s + 1]);
-                each<B>([&](auto n) { acc[m][n] = fma(b, odd[n], fma(a, even[n], acc[m][n])); });
+                const F a = set(w[m * SPAN + s]);
+                each<B>([&](auto n) { acc[m][n] = fma(a, b[n], acc[m][n]); });
             });
+        };
+        for (int s = 0; s + 2 <= slots; s += 2) {
+            add_slot(s, load_even<FORMAT>);
+            add_slot(s + 1, load_odd<FORMAT>);
         }
-        if (s == slots) continue;
-        F even[B], odd[B];  // the slot past the context may hold anything: it is loaded, never used
-        each<B>([&](auto n) {
-            load_float_pair<FORMAT>(values + n * COLUMN_BYTES + s / 2 * PAIR_BYTES<FORMAT>, even[n], odd[n]);
-        });
-        each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = fma(set(w[m * SPAN + s]), even[n], acc[m][n]); }); });
+        if (slots % 2) add_slot(slots - 1, load_even<FORMAT>);  // the slot after it may hold anything
     }
     each<R>([&](auto m) { each<B>([&](auto n) { store(out + m * dim + (column + n) * LANES, acc[m][n]); }); });
 }
@@ -77,13 +75,24 @@ BB_INLINE void by_rows(int rows, Body&& body) {
 }
 constexpr int WIDTH = REGISTERS >= 32 ? 4 : 1;  // sub-blocks or columns of a micro-kernel
 
+// Few rows (decode) wait for memory: their keys are fetched this many sub-blocks ahead, values meanwhile.
+constexpr int FETCH_ROWS = 8, FETCH_AHEAD = 8;
+
 template <int FORMAT>
 void score_all(const float* q, int rows, int dim, const Span& span, float* scores) {
+    const int64_t bytes = int64_t(SLOTS) / 2 * dim / LANES * PAIR_BYTES<FORMAT>;
+    const auto fetch = [&](const uint8_t* const* blocks, int from, int to) {
+        for (int i = from; i < std::min(to, span.end); i++) prefetch(blocks[i], bytes);
+    };
     int sub = span.begin;
-    for (; sub + WIDTH <= span.end; sub += WIDTH)
+    if (rows <= FETCH_ROWS) fetch(span.keys, sub, sub + FETCH_AHEAD);
+    for (; sub + WIDTH <= span.end; sub += WIDTH) {
+        if (rows <= FETCH_ROWS) fetch(span.keys, sub + FETCH_AHEAD, sub + FETCH_AHEAD + WIDTH);
+        if (rows <= FETCH_ROWS) fetch(span.values, sub, sub + WIDTH);
         by_rows(rows, [&](auto r, int row) {
             score<FORMAT, r, WIDTH>(q + row * dim, dim, span.keys + sub, scores + row * SPAN + sub * SLOTS);
         });
+    }
     for (; sub < span.end; sub++)
         by_rows(rows, [&](auto r, int row) {
             score<FORMAT, r, 1>(q + row * dim, dim, span.keys + sub, scores + row * SPAN + sub * SLOTS);
@@ -191,7 +200,6 @@ template <int FORMAT>
 void attend_span(const Work& work, const Tile& tile, int kv_head, int index, const float* q, float* scores, Partial result) {
     const int group = work.group(), rows = tile.count * group, dim = work.dim();
     const Span span = locate_span(work, tile, kv_head, index);
-    for (int sub = span.begin; sub < span.end; sub++) prefetch(span.values[sub], rows > 8 ? 0 : work.cache.sub_block_bytes());
     score_all<FORMAT>(q, rows, dim, span, scores);
     for (int r = 0; r < rows; r++) {
         const int end = tile.first_position + r / group + 1 - index * SPAN;

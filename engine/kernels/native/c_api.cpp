@@ -1,10 +1,12 @@
 // The C interface: checks what it is given, opens a region of the team, calls the kernels.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
 
 #include "abi.h"
 #include "attention.h"
+#include "floors.h"
 #include "linear.h"
 #include "sampling.h"
 #include "stack.h"
@@ -51,14 +53,16 @@ void check_batch(const BBBatch& b) {
     require(b.num_tokens > 0, "num_tokens", "positive", b.num_tokens);
     require(b.num_rows > 0 && b.num_rows <= b.num_tokens, "num_rows", "in 1 … num_tokens", b.num_rows);
     require(b.block_size > 0 && b.block_size % SLOTS == 0, "block_size", "a multiple of 16", b.block_size);
-    for (const void* p : {b.positions, b.slots, b.query_start, b.seq_lens, b.block_tables}) require_pointer(p, "batch index");
+    for (const void* index : {b.positions, b.slots, b.query_start, b.seq_lens, b.block_tables})
+        require_pointer(index, "batch index");
     require(b.query_start[0] == 0 && b.query_start[b.num_rows] == b.num_tokens, "query_start",
             "0 … num_tokens", b.query_start[b.num_rows]);
     for (int row = 0; row < b.num_rows; row++) {
         const int count = b.query_start[row + 1] - b.query_start[row];
         require(count > 0, "query_start", "ascending", count);
         require(b.seq_lens[row] >= count, "seq_lens", "at least the row's tokens", b.seq_lens[row]);
-        require(ceil_div(b.seq_lens[row], b.block_size) <= b.table_width, "seq_lens", "within the block table", b.seq_lens[row]);
+        require(ceil_div(b.seq_lens[row], b.block_size) <= b.table_width, "seq_lens", "within the block table",
+                b.seq_lens[row]);
     }
 }
 
@@ -85,6 +89,26 @@ void check_cache(const BBCache& c, const BBBatch& b, const BBAttention& a) {
             const int block = b.block_tables[int64_t(row) * b.table_width + i];
             require(block >= 0 && block < c.num_blocks, "block_tables", "blocks of the cache", block);
         }
+}
+
+void check_layer(const BBLayer& layer, const BBLayer& first, int hidden, const BBBatch& batch, int index) {
+    const BBAttention& a = layer.attention;
+    check_attention(a);
+    require(a.num_heads == first.attention.num_heads && a.num_kv_heads == first.attention.num_kv_heads &&
+                a.head_dim == first.attention.head_dim, "heads", "the same in all layers", index);
+    for (const BBWeight* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) check_packed(*w, "weight");
+    require(layer.qkv.n == (a.num_heads + 2 * a.num_kv_heads) * a.head_dim, "qkv", "(H + 2 KV) * D channels", layer.qkv.n);
+    require(layer.qkv.k == hidden && layer.gate_up.k == hidden, "hidden_size", "the inputs of qkv and gate_up", hidden);
+    require(layer.o.n == hidden && layer.down.n == hidden, "hidden_size", "the channels of o and down", hidden);
+    require(layer.o.k == a.num_heads * a.head_dim, "o", "H * D inputs", layer.o.k);
+    require(layer.gate_up.gate_up == 1 && layer.gate_up.n == 2 * layer.down.k, "gate_up", "2 I channels", layer.gate_up.n);
+    require(!layer.qkv.gate_up && !layer.o.gate_up && !layer.down.gate_up, "qkv, o, down", "plain matrices", index);
+    require_pointer(layer.input_norm, "input_norm");
+    require_pointer(layer.post_attention_norm, "post_attention_norm");
+    if (index == 0) return check_cache(layer.cache, batch, a);  // the walk over all slots; the others are of one size
+    require(layer.cache.data && layer.cache.data_bytes == first.cache.data_bytes &&
+                layer.cache.format == first.cache.format && a.max_positions == first.attention.max_positions,
+            "cache and cos_sin", "of the same size in all layers", index);
 }
 
 // Runs body and turns exceptions into the error code of the C interface.
@@ -196,28 +220,13 @@ BB_EXPORT int bb_attend(float* qkv, const BBCache* kv, const BBBatch* batch, con
     });
 }
 
-// Runs the decoder layers over hidden[tokens, hidden_size], in place. Heads and head_dim are those of all layers; windows may differ.
-BB_EXPORT int bb_decode(float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch* batch, float eps) {
+// Runs the decoder layers over hidden[tokens, hidden_size], in place. All layers have the same heads and head_dim.
+BB_EXPORT int bb_decode(float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch* batch,
+                        float eps) {
     return guarded([&] {
         check_batch(*batch);
         require(num_layers > 0, "num_layers", "positive", num_layers);
-        for (const BBLayer* layer = layers; layer < layers + num_layers; layer++) {
-            const BBAttention &a = layer->attention, &first = layers->attention;
-            check_attention(a);
-            require(a.num_heads == first.num_heads && a.num_kv_heads == first.num_kv_heads && a.head_dim == first.head_dim,
-                    "heads", "the same in all layers", layer - layers);
-            for (const BBWeight* w : {&layer->qkv, &layer->o, &layer->gate_up, &layer->down}) check_packed(*w, "weight");
-            require(layer->qkv.k == hidden_size && layer->o.n == hidden_size && layer->gate_up.k == hidden_size &&
-                        layer->down.n == hidden_size, "hidden_size", "that of the weights", hidden_size);
-            require(layer->qkv.n == (a.num_heads + 2 * a.num_kv_heads) * a.head_dim, "qkv", "(H + 2 KV) * D channels", layer->qkv.n);
-            require(layer->o.k == a.num_heads * a.head_dim, "o", "H * D inputs", layer->o.k);
-            require(layer->gate_up.gate_up && layer->gate_up.n == 2 * layer->down.k, "gate_up", "2 I channels", layer->gate_up.n);
-            require_pointer(layer->input_norm, "input_norm");
-            require_pointer(layer->post_attention_norm, "post_attention_norm");
-            if (layer == layers) check_cache(layer->cache, *batch, a);
-            require(layer->cache.data && layer->cache.data_bytes == layers->cache.data_bytes &&
-                        layer->cache.format == layers->cache.format, "cache", "the same size in all layers", layer - layers);
-        }
+        for (int i = 0; i < num_layers; i++) check_layer(layers[i], layers[0], hidden_size, *batch, i);
         const auto lock = SharedTeam::lock();
         workspace.reserve_stack(layers, num_layers, batch->num_tokens);
         workspace.plan.make(*batch, layers->attention, SharedTeam::size());
@@ -232,5 +241,24 @@ BB_EXPORT int bb_argmax(const float* logits, int rows, int vocab, int64_t* out) 
         require(vocab > 0, "vocab", "positive", vocab);
         const auto lock = SharedTeam::lock();
         on_team([&](Member& member) { argmax_rows(member, logits, rows, vocab, out); });
+    });
+}
+
+// Best of `repeats`: bytes read a second from data[count], floating point and int16 operations a second.
+BB_EXPORT int bb_measure(const float* data, int64_t count, int repeats, double* read, double* fma, double* int16) {
+    return guarded([&] {
+        require_pointer(data, "data");
+        const auto lock = SharedTeam::lock();
+        *read = *fma = *int16 = 0;
+        for (int i = 0; i < repeats; i++) {
+            double rates[3];
+            on_team([&](Member& member) {
+                const double found[3] = {measure_read(member, data, count), measure_fma(member), measure_int16(member)};
+                if (member.index() == 0) std::copy(found, found + 3, rates);
+            });
+            *read = std::max(*read, rates[0]);
+            *fma = std::max(*fma, rates[1]);
+            *int16 = std::max(*int16, rates[2]);
+        }
     });
 }

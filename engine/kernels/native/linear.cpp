@@ -75,15 +75,16 @@ using Acc = F[R][B];
 template <int FORMAT, int R, int B>
 BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t block, int groups, Acc<R, B>& acc) {
     for (int k = 0; k < groups * GROUP; k += 2, w += PAIR_BYTES<FORMAT>) {
-        F even[B], odd[B];
-        each<B>([&](auto n) { load_float_pair<FORMAT>(w + n * block, even[n], odd[n]); });
+        F b[B];
+        each<B>([&](auto n) { b[n] = load_even<FORMAT>(w + n * block); });
         each<R>([&](auto m) {
             const F a = set(x[m * ldx + k]);
-            each<B>([&](auto n) { acc[m][n] = fma(a, even[n], acc[m][n]); });
+            each<B>([&](auto n) { acc[m][n] = fma(a, b[n], acc[m][n]); });
         });
+        each<B>([&](auto n) { b[n] = load_odd<FORMAT>(w + n * block); });
         each<R>([&](auto m) {
             const F a = set(x[m * ldx + k + 1]);
-            each<B>([&](auto n) { acc[m][n] = fma(a, odd[n], acc[m][n]); });
+            each<B>([&](auto n) { acc[m][n] = fma(a, b[n], acc[m][n]); });
         });
     }
 }
@@ -110,8 +111,8 @@ BB_INLINE void dot_int8(const int16_t* x, int64_t ldx, const float* xs, const ui
 
 // Adds scale * integer sum + minimum * activation sum of one int4 group.
 template <int R, int B, class Sums>
-BB_INLINE void scale_int4(const Sums& sum, const uint8_t* tail, int64_t block, const float* xs, const float* xsum, int groups,
-                          Acc<R, B>& acc) {
+BB_INLINE void scale_int4(const Sums& sum, const uint8_t* tail, int64_t block, const float* xs, const float* xsum,
+                          int groups, Acc<R, B>& acc) {
     F scale[B], minimum[B];
     each<B>([&](auto n) {
         const uint16_t* halves = reinterpret_cast<const uint16_t*>(tail + n * block);
@@ -179,36 +180,34 @@ BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int bl
 
 // ---- epilogue and loops ----
 
-// Eight gates and their eight ups become eight outputs.
-__attribute__((noinline)) void finish_swiglu(F value, const Linear& op, int row, int block) {
-    const F product = mul(silu(value), upper_half_down(value));
-    const int at = block * (LANES / 2), count = std::min(LANES / 2, op.w->n / 2 - at);
-    float* y = op.y + row * op.ldy + at;
-    if (count == LANES / 2) store_lower_half(y, product);
-    else store_part(y, product, count);
-}
-
-__attribute__((noinline)) void finish_part(F value, const Linear& op, int row, int block) {
-    const int at = block * LANES, count = op.w->n - at;
-    float* y = op.y + row * op.ldy + at;
-    store_part(y, op.epilogue == BB_ADD ? add(load_part(y, count), value) : value, count);
-}
-
 // Writes one row's 16 channels of a block.
 BB_INLINE void finish(F value, const Linear& op, int row, int block) {
-    if (op.w->bias) value = add(value, load(op.w->bias + block * LANES));
-    if (op.epilogue == BB_SWIGLU) return finish_swiglu(value, op, row, block);
-    if ((block + 1) * LANES > op.w->n) return finish_part(value, op, row, block);
-    float* y = op.y + row * op.ldy + block * LANES;
-    store(y, op.epilogue == BB_ADD ? add(load(y), value) : value);
+    const BBWeight& w = *op.w;
+    if (w.bias) value = add(value, load(w.bias + block * LANES));
+    float* y = op.y + row * op.ldy;
+    if (op.epilogue == BB_SWIGLU) {  // eight gates and their eight ups become eight outputs
+        const F product = mul(silu(value), upper_half_down(value));
+        const int at = block * (LANES / 2), count = std::min(LANES / 2, w.n / 2 - at);
+        return count == LANES / 2 ? store_lower_half(y + at, product) : store_part(y + at, product, count);
+    }
+    const int at = block * LANES, count = std::min(LANES, w.n - at);
+    const bool is_whole = count >= LANES;
+    if (op.epilogue == BB_ADD) value = add(is_whole ? load(y + at) : load_part(y + at, count), value);
+    if (is_whole) store(y + at, value);
+    else store_part(y + at, value, count);
 }
 
 template <int FORMAT, int R, int B>
 __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block) {
-    Acc<R, B> acc;
-    each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = zero(); }); });
-    multiply<FORMAT, R, B>(a, *op.w, row, block, acc);
-    each<R>([&](auto m) { each<B>([&](auto n) { finish(acc[m][n], op, row + m, block + n); }); });
+    alignas(64) float sums[R][B][LANES];  // the epilogue reads them from here: on acc it would cost its registers
+    {
+        Acc<R, B> acc;
+        each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = zero(); }); });
+        multiply<FORMAT, R, B>(a, *op.w, row, block, acc);
+        each<R>([&](auto m) { each<B>([&](auto n) { store(sums[m][n], acc[m][n]); }); });
+    }
+    for (int m = 0; m < R; m++)
+        for (int n = 0; n < B; n++) finish(load(sums[m][n]), op, row + m, block + n);
 }
 
 // Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
@@ -223,11 +222,13 @@ void panel(const Linear& op, const Activations& a, int begin, int end, int block
     if constexpr (REGISTERS >= 32 && is_float) tile_rows<12, 8, 6, 4, 3, 2, 1>(begin, end, call);
     else if constexpr (REGISTERS >= 32) tile_rows<8, 6, 4, 3, 2, 1>(begin, end, call);
     else if constexpr (REGISTERS >= 8 && is_float) tile_rows<6, 4, 3, 2, 1>(begin, end, call);
-    else if constexpr (REGISTERS >= 8) tile_rows<4, 3, 2, 1>(begin, end, call);
+    else if constexpr (REGISTERS >= 8 && FORMAT == BB_INT4_A8) tile_rows<4, 3, 2, 1>(begin, end, call);
+    else if constexpr (REGISTERS >= 8) tile_rows<3, 2, 1>(begin, end, call);
     else tile_rows<2, 1>(begin, end, call);
 }
 
 constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
+constexpr int FETCH_FROM_ROWS = BLOCKS_PER_TILE > 1 ? 1 : 3;  // the hardware keeps up with one stream and few rows
 constexpr int PANEL_ROWS = 96;
 constexpr int ITEMS_PER_THREAD = 8;
 
@@ -240,12 +241,13 @@ void multiply_all(Member& member, const Linear& op, const Activations& a) {
     member.share(ceil_div(op.rows, PANEL_ROWS) * chunks, [&](int item) {
         const int begin = item / chunks * PANEL_ROWS, end = std::min(op.rows, begin + PANEL_ROWS);
         const int first = item % chunks * chunk, last = std::min(blocks, first + chunk);
-        // While a block is multiplied, the next one is fetched, a share with each tile; one tile: the hardware does it.
+        // While a block is multiplied, the next one is fetched, a share with each tile.
         const int tiles = ceil_div(end - begin, 8);
         const int64_t bytes = block_bytes(w);
         int block = first;
         for (; block + B <= last; block += B) {
-            const int64_t share = tiles > 1 && block + 2 * B <= blocks ? (bytes * B / tiles + 63) / 64 * 64 : 0;
+            const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * B <= blocks;
+            const int64_t share = fetches ? (bytes * B / tiles + 63) / 64 * 64 : 0;
             panel<FORMAT, B>(op, a, begin, end, block, block_data(w, block + B), share);
         }
         for (; block < last; block++) panel<FORMAT, 1>(op, a, begin, end, block, nullptr, 0);

@@ -41,17 +41,20 @@ BB_INLINE F upper_half_down(F a) { return {_mm512_shuffle_f32x4(a.v, a.v, 0xEE)}
 BB_INLINE void store_lower_half(float* p, F a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a.v)); }
 
 BB_INLINE F load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
-BB_INLINE void load_bf16_pairs(const uint16_t* p, F& even, F& odd) {
-    const __m512i v = _mm512_loadu_si512(p);
-    even.v = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-    odd.v = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(int(0xffff0000u))));
+// 16 pairs of bfloat16: their first or their second halves.
+BB_INLINE F load_bf16_even(const uint16_t* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+BB_INLINE F load_bf16_odd(const uint16_t* p) {
+    return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
 
 BB_INLINE Pairs load_int8_pairs(const uint8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
 BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
     int pair;
     std::memcpy(&pair, x, 4);
-    return {_mm512_dpwssd_epi32(sum.v, w.v, _mm512_set1_epi32(pair))};
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(pair)));
+    return sum;
 }
 BB_INLINE void load_nibble_pairs(const uint8_t* p, Pairs (&out)[4]) {
     const __m512i v = _mm512_loadu_si512(p), mask = _mm512_set1_epi16(15);
@@ -69,7 +72,8 @@ BB_INLINE QuadSum zero_quads() { return {_mm512_setzero_si512()}; }
 BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     int quad;
     std::memcpy(&quad, x, 4);
-    return {_mm512_dpbusd_epi32(sum.v, w.v, _mm512_set1_epi32(quad))};
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(quad)));
+    return sum;
 }
 BB_INLINE I widen(QuadSum s) { return {s.v}; }
 

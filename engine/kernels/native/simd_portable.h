@@ -91,13 +91,15 @@ BB_INLINE F load_half(const uint16_t* p) {
     for (int i = 0; i < LANES; i++) lanes[i] = half_to_float(p[i]);
     return load(lanes);
 }
-BB_INLINE void load_bf16_pairs(const uint16_t* p, F& even, F& odd) {
-    for (int i = 0; i < 4; i++) {
-        I4 v;
-        std::memcpy(&v, p + 8 * i, 16);
-        even.v[i] = (F4)(v << 16);
-        odd.v[i] = (F4)(v & int32_t(0xffff0000u));
-    }
+// 16 pairs of bfloat16: their first or their second halves.
+BB_INLINE I4 load_int4(const void* p, int i) {
+    I4 v;
+    std::memcpy(&v, static_cast<const char*>(p) + 16 * i, 16);
+    return v;
+}
+BB_INLINE F load_bf16_even(const uint16_t* p) { return lanes_f([&](int i) { return (F4)(load_int4(p, i) << 16); }); }
+BB_INLINE F load_bf16_odd(const uint16_t* p) {
+    return lanes_f([&](int i) { return (F4)(load_int4(p, i) & int32_t(0xffff0000u)); });
 }
 
 BB_INLINE Pairs load_int8_pairs(const uint8_t* p) {
@@ -114,8 +116,7 @@ BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
 }
 BB_INLINE void load_nibble_pairs(const uint8_t* p, Pairs (&out)[4]) {
     for (int i = 0; i < 4; i++) {
-        I4 v;
-        std::memcpy(&v, p + 16 * i, 16);
+        const I4 v = load_int4(p, i);
         for (int j = 0; j < 4; j++) {
             out[j].even[i] = v >> (4 * j) & 15;
             out[j].odd[i] = v >> (16 + 4 * j) & 15;
@@ -124,8 +125,7 @@ BB_INLINE void load_nibble_pairs(const uint8_t* p, Pairs (&out)[4]) {
 }
 BB_INLINE void load_nibble_quads(const uint8_t* p, Quads (&out)[2]) {
     for (int i = 0; i < 4; i++) {
-        I4 v;
-        std::memcpy(&v, p + 16 * i, 16);
+        const I4 v = load_int4(p, i);
         for (int j = 0; j < 4; j++) {
             out[0].v[j][i] = v >> (8 * j) & 15;
             out[1].v[j][i] = v >> (8 * j + 4) & 15;

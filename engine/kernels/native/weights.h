@@ -46,16 +46,16 @@ inline int row_of_lane(const BBWeight& w, int block, int lane) {
 template <int FORMAT>
 constexpr int PAIR_BYTES = FORMAT == BB_FLOAT32 ? 8 * LANES : 4 * LANES;
 template <int FORMAT>
-BB_INLINE void load_float_pair(const uint8_t* p, F& even, F& odd) {
-    if constexpr (FORMAT == BB_FLOAT32) {
-        even = load(reinterpret_cast<const float*>(p));
-        odd = load(reinterpret_cast<const float*>(p) + LANES);
-    } else if constexpr (FORMAT == BB_FLOAT16) {
-        even = load_half(reinterpret_cast<const uint16_t*>(p));
-        odd = load_half(reinterpret_cast<const uint16_t*>(p) + LANES);
-    } else {
-        load_bf16_pairs(reinterpret_cast<const uint16_t*>(p), even, odd);
-    }
+BB_INLINE F load_even(const uint8_t* p) {
+    if constexpr (FORMAT == BB_FLOAT32) return load(reinterpret_cast<const float*>(p));
+    else if constexpr (FORMAT == BB_FLOAT16) return load_half(reinterpret_cast<const uint16_t*>(p));
+    else return load_bf16_even(reinterpret_cast<const uint16_t*>(p));
+}
+template <int FORMAT>
+BB_INLINE F load_odd(const uint8_t* p) {
+    if constexpr (FORMAT == BB_FLOAT32) return load(reinterpret_cast<const float*>(p) + LANES);
+    else if constexpr (FORMAT == BB_FLOAT16) return load_half(reinterpret_cast<const uint16_t*>(p) + LANES);
+    else return load_bf16_odd(reinterpret_cast<const uint16_t*>(p));
 }
 
 enum BBSource : int32_t { SOURCE_FLOAT32 = 0, SOURCE_BFLOAT16 = 1, SOURCE_FLOAT16 = 2 };

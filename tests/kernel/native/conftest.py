@@ -1,13 +1,29 @@
-"""One `Library` for each instruction set that this CPU can run."""
+"""One `Library` for each instruction set that this CPU can run.
+
+With ``--sanitize`` the builds are those of ``build --sanitize``, whose run time has to be in the process first::
+
+    LD_PRELOAD=$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 pytest tests/kernel/native --sanitize
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
+from engine.kernels.native import library as library_module
 from engine.kernels.native.library import Library, load_library
-from engine.kernels.native.targets import isas, runs_here
+from engine.kernels.native.targets import isas, library_path, runs_here
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sanitize", action="store_true", help="use the CPU kernels built with sanitizers")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--sanitize", default=False):
+        library_module.library_path = partial(library_path, sanitize=True)  # type: ignore[assignment]
 
 
 @pytest.fixture(params=[isa.name for isa in isas() if runs_here(isa)])
