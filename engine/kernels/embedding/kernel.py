@@ -7,14 +7,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.embedding import reference
 from engine.kernels.embedding.reference import EmbeddingTable
+from engine.kernels.packed import PackedTensor
 
 BLOCK = 1024
 
 
-def prepare_embedding(weight: Tensor, dtype: torch.dtype, device: torch.device) -> EmbeddingTable:
+def prepare_embedding(weight: Tensor | PackedTensor, dtype: torch.dtype, device: torch.device) -> EmbeddingTable:
     """The table on the device, in the activations' type."""
-    return EmbeddingTable(weight.to(device, dtype).contiguous(), dtype)
+    table = reference.prepare_embedding(weight, dtype, device)
+    return EmbeddingTable(table.weight.to(dtype).contiguous(), dtype)
 
 
 def embedding(token_ids: Tensor, table: EmbeddingTable) -> Tensor:

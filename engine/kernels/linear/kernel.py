@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.gated.kernel import silu_mul
+from engine.kernels.linear import reference
 from engine.kernels.linear.reference import LinearWeight
 from engine.kernels.norm.kernel import rms_norm
+from engine.kernels.packed import PackedTensor
 from engine.kernels.quantized.kernel import quantized_matmul
 from engine.kernels.quantized.weights import QuantizedWeight
 
@@ -23,13 +25,13 @@ Weight = LinearWeight | QuantizedWeight
 
 
 def prepare_linear(
-    weight: Tensor | QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+    weight: Tensor | PackedTensor | QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> Weight:
-    """Copy [N, K] to the device in the activations' type; a quantized weight keeps its codes."""
+    """Copy [N, K] to the device in the activations' type, also what was packed for a CPU; a `QuantizedWeight` keeps its
+    codes."""
     if isinstance(weight, QuantizedWeight):
         return weight.to(device, dtype, bias)
-    moved = None if bias is None else bias.to(device, dtype).contiguous()
-    return LinearWeight(weight.to(device, dtype).contiguous(), moved)
+    return reference.prepare_linear(weight, bias, dtype, device)
 
 
 prepare_gate_up = prepare_linear  # gate rows, then up rows: as they are in the file
