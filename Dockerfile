@@ -68,7 +68,7 @@ COPY --from=packages /opt/breadbox/venv /opt/breadbox/venv
 COPY --from=model /opt/breadbox/models /opt/breadbox/models
 COPY --from=app /opt/breadbox/app /opt/breadbox/app
 COPY .ci/image/sbom.py /tmp/
-RUN ln -s /opt/breadbox/app/bin/breadbox /usr/local/bin/breadbox \
+RUN chmod g+w /run && ln -s /opt/breadbox/app/bin/breadbox /usr/local/bin/breadbox \
  && /opt/breadbox/venv/bin/python /tmp/sbom.py /usr/share/breadbox/sbom.json && rm /tmp/sbom.py \
  && install -d -m 775 -g 0 /run/breadbox
 

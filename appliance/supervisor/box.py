@@ -23,6 +23,7 @@ from appliance.supervisor.console import Console
 from appliance.supervisor.control import ProgramState, Supervisord, SupervisordGoneError
 from appliance.supervisor.log_pipes import LogPipe
 from appliance.supervisor.orphans import adopt_orphans, end_orphans
+from appliance.supervisor.progress_file import ProgressFile
 from appliance.supervisor.readiness import EngineProgress, Readiness
 from appliance.supervisor.rendering import render_box
 from appliance.supervisor.watch import Watch
@@ -50,6 +51,7 @@ class Box:
         self._supervisord = Supervisord(self._run_dir, self._password)
         self._readiness = Readiness(settings, names)
         self._watch = Watch()
+        self._progress_file = ProgressFile(self._run_dir)
         self._pipes: dict[str, LogPipe] = {}
         self._supervisord_pid = 0
         self._orphans: set[int] = set()
@@ -66,6 +68,7 @@ class Box:
         # The API's workers tell it, too, when an engine is lost.
         logging.getLogger("engine.client").setLevel(logging.ERROR)
         render_box(self._settings, self._password)
+        self._progress_file.write()
         self._open_pipes()
         await self._readiness.start()
         try:
@@ -134,6 +137,7 @@ class Box:
     async def _look(self) -> None:
         programs = await self._supervisord.programs()
         engines = await self._readiness.engines()
+        self._progress_file.write(engines)
         failed = self._watch.look(programs, {engine.pid for engine in engines if engine.is_ready})
         if failed:
             raise BoxFailedError(self._words_for(failed.name, _describe(failed)))
@@ -180,6 +184,7 @@ class Box:
         """From now on the API says that it isn't ready, and it ends what is still running at the deadline."""
         if (self._run_dir / "draining").exists():
             return  # a second signal changes nothing
+        self._progress_file.write(is_draining=True)
         deadline = time.time() + self._settings.shutdown_timeout
         fresh = self._run_dir / "draining.new"
         fresh.write_text(f"{deadline:.3f}\n")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from appliance.settings import Settings
 from engine.client import EngineClient
@@ -23,6 +24,7 @@ class EngineProgress:
     percent: float
     is_ready: bool
     pid: int
+    seconds: Mapping[str, float] = field(default_factory=dict)  # that each finished phase took
 
 
 class Readiness:
@@ -63,7 +65,7 @@ class Readiness:
     def _progress(name: str, info: EngineInfo | None) -> EngineProgress:
         if info is None:
             return EngineProgress(name, "starting", 0.0, False, 0)
-        return EngineProgress(name, info.phase, info.percent, info.is_ready, info.pid)
+        return EngineProgress(name, info.phase, info.percent, info.is_ready, info.pid, info.phase_seconds)
 
 
 async def probe(settings: Settings, path: str) -> int:

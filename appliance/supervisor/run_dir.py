@@ -20,6 +20,7 @@ MAX_PATH_BYTES = 107 - len("/super.sock.4194304")
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/@+=,~-]*")
 _PREFIX = "breadbox-"
 _MIN_AGE_S = 60.0
+_FILES = ("settings.json", "progress.json", "draining", "not-ready")
 _SUBDIRS = ("log", "programs", "prometheus", "nginx", "worker")
 
 
@@ -51,7 +52,16 @@ class RunDir:
         """Remove what boxes put here (an earlier one may have been killed), and nothing else."""
         for name in _SUBDIRS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for pattern in ("*.sock", "super.sock.*", "*.conf", "*.pid", "settings.json", "draining", "not-ready"):
+        for pattern in (
+            "*.sock",
+            "super.sock.*",
+            "*.conf",
+            "*.pid",
+            "settings.json",
+            "progress.json",
+            "draining",
+            "not-ready",
+        ):
             for file in self.path.glob(pattern):
                 file.unlink(missing_ok=True)
 

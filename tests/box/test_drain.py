@@ -9,7 +9,11 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
+from appliance.supervisor.progress_file import ProgressFile
+from appliance.supervisor.readiness import EngineProgress
+from tests.box.proxy import free_port, running_proxy
 from tests.box.running_box import RunningBox, gauge, running_box
 
 TINY = ["--kv-cache-memory", "4MiB", "--max-num-seqs", "8"]
@@ -75,3 +79,31 @@ def test_where_no_box_runs(tmp_path: Path) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1
         assert done.stderr == f"breadbox: error: no box is running in {tmp_path}\n"
+
+
+@pytest.mark.parametrize("knobs", [{}, {"root_path": "/llm"}])
+def test_probes_while_the_api_is_away(knobs: dict[str, str]) -> None:
+    prefix, admin_port = knobs.get("root_path", ""), free_port()
+    with running_proxy(admin_port=admin_port, **knobs) as settings:
+        assert settings.run_dir is not None
+        progress = ProgressFile(settings.run_dir)
+        progress.write([EngineProgress("m", "loading weights", 40.0, False, 7, {"starting": 0.5})])
+        for port in (settings.port, admin_port):
+            url = f"http://127.0.0.1:{port}{prefix}"
+            alive = httpx.get(f"{url}/livez")
+            assert (alive.status_code, alive.json()) == (200, {"status": "alive"})
+            for path in ("/readyz", "/startupz"):
+                response = httpx.get(url + path)
+                assert response.status_code == 503
+                assert response.headers["retry-after"]
+                assert response.headers["content-type"] == "application/json"
+                (model,) = response.json()["models"]
+                assert (response.json()["status"], model["phase"], model["seconds"]) == (
+                    "not ready",
+                    "loading weights",
+                    {"starting": 0.5},
+                )
+            assert httpx.head(f"{url}/readyz").status_code == 503
+        progress.write(is_draining=True)
+        report = httpx.get(f"http://127.0.0.1:{settings.port}{prefix}/readyz").json()
+        assert (report["status"], len(report["models"])) == ("draining", 1)

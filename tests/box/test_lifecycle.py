@@ -245,6 +245,8 @@ def test_b47_streams_finish_after_sigterm(streaming: RunningBox) -> None:
     streams = start_streams(box, 5, max_tokens=100)
     os.kill(box.process.pid, signal.SIGTERM)
     box.wait_until(lambda: httpx.get(f"{box.url}/readyz", timeout=10).status_code == 503, 10)
+    assert httpx.get(f"{box.url}/livez", timeout=10).status_code == 200
+    assert httpx.get(f"{box.url}/readyz", timeout=10).json()["status"] == "draining"
     refused = complete(box, MODEL)
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
