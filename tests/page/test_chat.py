@@ -198,7 +198,7 @@ def test_it_fits_a_phone(browser: Browser, box: RunningBox, scheme: str) -> None
 
 def test_an_answer_goes_on_after_the_engine_was_killed(opened: OpenPage, box: RunningBox) -> None:
     page = opened.page
-    opened.fill_settings(temperature="0", max_tokens="150")
+    opened.fill_settings(temperature="0", max_tokens="80")
     opened.send("Tell me everything about sourdough bread.")
     expect(page.locator(".turn:last-child .text")).not_to_be_empty()
     (engine,) = box.find("engine", "--index")
@@ -212,6 +212,7 @@ def test_an_answer_goes_on_after_the_engine_was_killed(opened: OpenPage, box: Ru
     assert text.startswith(before[:20])
     assert len(text) > len(before)
     expect(page.locator(".turn:last-child .error")).to_be_hidden()
+    opened.fill_settings(max_tokens="5")
     opened.send("Thank you.")
     opened.wait_for_answer()
     expect(page.locator(".turn:last-child .error")).to_be_hidden()

@@ -36,12 +36,18 @@ HOSTILE = """<img src=x onerror="document.title='broken'"> **bold** <script>docu
 
 
 @pytest.fixture(scope="module")
-def locked(tiny: Path) -> Iterator[RunningBox]:
-    """A box that asks for a key."""
+def starting(tiny: Path) -> Iterator[RunningBox]:
+    """A box that asks for a key; at first it is hardly there."""
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     with running_box(tiny, flags=["--api-key", KEY, "--kv-cache-memory", "64MiB", "--chat-template", template]) as box:
-        box.wait_ready()
         yield box
+
+
+@pytest.fixture
+def locked(starting: RunningBox) -> RunningBox:
+    """The same, ready."""
+    starting.wait_ready()
+    return starting
 
 
 @pytest.fixture
@@ -55,13 +61,13 @@ def page_of_locked(browser: Browser, locked: RunningBox) -> Iterator[OpenPage]:
         yield opened
 
 
-def test_it_can_be_opened_before_anything_is_there(browser: Browser, tiny: Path) -> None:
-    with running_box(tiny, flags=["--kv-cache-memory", "64MiB"]) as box, open_page(browser) as opened:
-        box.wait_until(lambda: _answers(box.url), 30)
-        opened.open(box.url)
+def test_it_can_be_opened_before_anything_is_there(browser: Browser, starting: RunningBox) -> None:
+    starting.wait_until(lambda: _answers(starting.url), 30)
+    with open_page(browser) as opened:
+        opened.open(starting.url)
         # From the proxy's own page through the API's start to the engine's, without a hand on it.
         opened.expect_status("Ready", 60)
-        expect(opened.page.locator("#welcome")).to_be_visible()
+        expect(opened.page.locator("#key-panel")).to_be_visible()
     with open_page(browser, viewport=PHONE) as opened, running_proxy() as settings:
         opened.open(f"http://127.0.0.1:{settings.port}/")
         expect(opened.page.locator("h1")).to_have_text("Breadbox is starting")

@@ -1,6 +1,7 @@
 // Speaks to the box: the key, JSON, text, and streams of server-sent events. Knows nothing of the page.
 
-const KEY = "breadbox.key";
+import { forget, keep, recall } from "./store.js";
+
 const TIMEOUT_MS = 8000;
 
 export class BoxError extends Error {
@@ -14,12 +15,12 @@ export class BoxError extends Error {
 export const events = new EventTarget(); // "refused": a key is missing or wrong; detail is the server's message
 
 export function getKey() {
-  return sessionStorage.getItem(KEY) ?? "";
+  return recall("key", "");
 }
 
 export function setKey(key) {
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
+  if (key) keep("key", key);
+  else forget("key");
 }
 
 export function urlOf(path) {

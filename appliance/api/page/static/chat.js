@@ -46,6 +46,7 @@ export class Chat {
     // Where the end was in view it stays there, whatever changes the height: a phone's keyboard, a longer message.
     $("log").addEventListener("scroll", () => (this._wasAtEnd = this._isAtEnd()), { passive: true });
     new ResizeObserver(() => this._wasAtEnd && this._scroll()).observe($("log"));
+    window.addEventListener("pagehide", () => this._conversation.keep());
     document.addEventListener("keydown", (event) => event.key === "Escape" && this._stop());
   }
 

@@ -1,10 +1,10 @@
 // What was said, as it is kept over a reload of the tab, and as the API wants it.
 
-const KEPT = "breadbox.conversation";
+import { keep, recall } from "./store.js";
 
 export class Conversation {
   constructor() {
-    this.turns = load(); // {role, content, reasoning, facts, error}
+    this.turns = recall("conversation", []); // {role, content, reasoning, facts, error}
   }
 
   addUser(content) {
@@ -25,11 +25,7 @@ export class Conversation {
   }
 
   keep() {
-    try {
-      sessionStorage.setItem(KEPT, JSON.stringify(this.turns));
-    } catch {
-      // Too long for the tab's storage: it lasts until the next reload only.
-    }
+    keep("conversation", this.turns);
   }
 
   // For the API; `draft` is what would be said next. Answers that failed without a word are left out.
@@ -49,13 +45,5 @@ export class Conversation {
   _add(turn) {
     this.turns.push(turn);
     return turn;
-  }
-}
-
-function load() {
-  try {
-    return JSON.parse(sessionStorage.getItem(KEPT)) ?? [];
-  } catch {
-    return [];
   }
 }

@@ -1,6 +1,7 @@
 // The form with the model, the system prompt and the sampling; kept over a reload of the tab.
 
-const KEPT = "breadbox.settings";
+import { keep, recall } from "./store.js";
+
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "repetition_penalty", "seed"];
 
 export class ChatSettings {
@@ -12,8 +13,15 @@ export class ChatSettings {
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", () => this._keep());
     form.addEventListener("reset", () => setTimeout(() => this._keep()));
-    form.addEventListener("keydown", (event) => event.key === "Escape" && this.toggle(false));
+    form.addEventListener("keydown", (event) => this._onKey(event));
     this._restore();
+  }
+
+  _onKey(event) {
+    if (event.key !== "Escape") return;
+    // Here it closes the form; elsewhere it stops the answer.
+    event.stopPropagation();
+    this.toggle(false);
   }
 
   toggle(isOpen = this._form.hidden) {
@@ -53,18 +61,17 @@ export class ChatSettings {
 
   _keep() {
     const values = Object.fromEntries([...this._form.elements].filter(({ name }) => name).map(({ name, value }) => [name, value]));
-    sessionStorage.setItem(KEPT, JSON.stringify(values));
-    const isChanged = ["system", ...NUMBERS].some((name) => values[name]);
-    this._button.classList.toggle("changed", isChanged);
+    keep("settings", values);
+    this._mark(values);
   }
 
   _restore() {
-    try {
-      this._kept = JSON.parse(sessionStorage.getItem(KEPT)) ?? {};
-    } catch {
-      this._kept = {};
-    }
+    this._kept = recall("settings", {});
     for (const name of ["system", ...NUMBERS]) this._form.elements[name].value = this._kept[name] ?? "";
-    this._button.classList.toggle("changed", ["system", ...NUMBERS].some((name) => this._kept[name]));
+    this._mark(this._kept);
+  }
+
+  _mark(values) {
+    this._button.classList.toggle("changed", ["system", ...NUMBERS].some((name) => values[name]));
   }
 }

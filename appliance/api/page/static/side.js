@@ -1,6 +1,6 @@
 // The side column: the model's card, and charts of the load from /metrics.
 
-import { BoxError, getText } from "./api.js";
+import { BoxError, getKey, getText } from "./api.js";
 import { Chart, CHARTS, findSpan } from "./charts.js";
 import { History, labelsOf, parseMetrics } from "./metrics.js";
 
@@ -27,7 +27,14 @@ export class Side {
       this._labels = {};
     }
     this._showFacts(new Map());
+    this._showLinks();
     this.poll();
+  }
+
+  // A browser that follows a link sends no key.
+  async _showLinks() {
+    $("links").hidden = Boolean(getKey());
+    if (!getKey()) await getText("/docs").catch(() => ($("docs-link").hidden = true));
   }
 
   async poll() {
