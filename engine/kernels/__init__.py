@@ -56,9 +56,9 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.kernels.batch import AttentionSpec, StepBatch
-from engine.kernels.packed import PackedTensor
 from engine.kernels.native.library import load_library
 from engine.kernels.native.targets import is_built
+from engine.kernels.packed import PackedTensor
 
 Weight = Any
 Table = Any
