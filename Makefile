@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help gpu-check run test check lint golden clean system system-for-tests native image test-image up down
+.PHONY: help gpu-check fuzz clients run test check lint golden clean system system-for-tests native image test-image up down
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -32,7 +32,7 @@ help: ## show this list
 run: system $(RUN_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and start the box; flags in ARGS
 	@exec $(BIN)/breadbox serve $(MODEL) $(ARGS)
 
-test: system-for-tests $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and run the tests; pytest flags in ARGS
+test: system-for-tests $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json clients ## set everything up and run the tests; pytest flags in ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: lint test ## lint, types, import contracts and tests: what CI runs
@@ -59,6 +59,9 @@ down: ## stop what `make up` started
 gpu-check: ## check and time every kernel, and whole models, on this machine's GPU; flags in ARGS
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tests.gpu $(ARGS); else "$(PYTHON)" -m tests.gpu $(ARGS); fi
 
+fuzz: $(DEV_STAMP) ## send random requests to a running box; flags in ARGS (--base-url, --requests, --key, --seed)
+	@$(BIN)/python -m tests.e2e.fuzz $(ARGS)
+
 golden: $(DEV_STAMP) ## write llama.cpp's token ids into tests/unit/golden again (builds llama.cpp: minutes)
 	@echo "installing llama.cpp's tokenizer" && $(call quietly,$(pip_install) -e '.[golden]')
 	@$(BIN)/python -m tests.unit.golden.make_llamacpp_ids
@@ -69,6 +72,9 @@ clean: ## remove everything that the other targets made
 
 system:
 	@.ci/system-packages
+
+clients:
+	@PYTHON="$(PYTHON)" tests/e2e/clients/setup.sh
 
 system-for-tests:
 	@.ci/system-packages tests
