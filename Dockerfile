@@ -15,20 +15,27 @@ RUN apt-get update \
 FROM system AS build-tools
 RUN apt-get update && apt-get install -y --no-install-recommends g++ python3-venv
 
+# So that a line of pyproject.toml that names no package installs nothing anew.
+FROM system AS requirements
+ARG VARIANT=cpu
+COPY pyproject.toml .ci/image/requirements.py ./
+RUN case "$VARIANT" in \
+        cpu) extras="engine"; build="+cpu" ;; \
+        cuda) extras="engine gpu"; build="" ;; \
+        *) echo "VARIANT is cpu or cuda, not $VARIANT" >&2; exit 1 ;; \
+    esac \
+ && python3 requirements.py $extras | sed "s/^\(torch==[0-9.]*\)/\1$build/" > requirements.txt
+
 FROM build-tools AS build
 RUN python3 -m venv /opt/breadbox/venv
 WORKDIR /build
 ARG VARIANT=cpu
 ARG PIP_NO_INDEX=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_FIND_LINKS=/wheels PATH=/opt/breadbox/venv/bin:$PATH
-COPY pyproject.toml .ci/image/requirements.py .ci/image/constraints.txt ./
+COPY .ci/image/constraints.txt ./
+COPY --from=requirements /requirements.txt ./
 RUN --mount=type=bind,source=.ci/wheels,target=/wheels --mount=type=cache,target=/root/.cache/pip \
-    case "$VARIANT" in \
-        cpu) extras="engine"; index="--extra-index-url https://download.pytorch.org/whl/cpu"; build="+cpu" ;; \
-        cuda) extras="engine gpu"; index=""; build="" ;; \
-        *) echo "VARIANT is cpu or cuda, not $VARIANT" >&2; exit 1 ;; \
-    esac \
- && python requirements.py $extras | sed "s/^\(torch==[0-9.]*\)/\1$build/" > requirements.txt \
+    if [ "$VARIANT" = cpu ]; then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi \
  && pip install $index --constraint constraints.txt --requirement requirements.txt
 
 # Only from its own sources (neither torch nor any other package), as it takes the longest.
@@ -39,7 +46,7 @@ COPY engine/kernels/native engine/kernels/native
 RUN python3 -m engine.kernels.native.build
 
 FROM build AS app
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY appliance appliance
 COPY engine engine
 COPY nginx nginx

@@ -12,6 +12,7 @@ from typing import Any
 
 import docker
 import httpx
+from docker.errors import APIError
 from docker.models.containers import Container as DockerContainer
 
 IMAGE = os.environ.get("BREADBOX_TEST_IMAGE", "breadbox:cpu")
@@ -90,7 +91,10 @@ class Container:
     def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
         """Status and body of a request that the box gets from inside; 0 where nobody answers."""
         text = json.dumps(body) if body else ""
-        status, output = self.docker.exec_run(["/opt/breadbox/venv/bin/python", "-c", _ASK, path, text])
+        try:
+            status, output = self.docker.exec_run(["/opt/breadbox/venv/bin/python", "-c", _ASK, path, text])
+        except APIError as error:  # the container doesn't run
+            return 0, str(error)
         if status:
             return 0, output.decode(errors="replace")
         code, answer = json.loads(output)

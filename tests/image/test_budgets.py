@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import docker
@@ -51,8 +52,6 @@ for file in pathlib.Path("/proc").glob("[0-9]*/smaps_rollup"):
         total[name] += int(lines[name].split()[0]) * 1024
 print(json.dumps(total))
 """
-    import json
-
     figures = json.loads(box.run("/opt/breadbox/venv/bin/python", "-c", script))
     print(f"\nidle memory: {figures['Pss'] / 1e6:.0f} MB proportional, {figures['Rss'] / 1e6:.0f} MB resident")
     assert figures["Pss"] <= MAX_IDLE_BYTES

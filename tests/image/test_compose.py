@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +63,7 @@ def test_the_gpu_profile() -> None:
 
 def test_everything_in_the_example_file_is_used() -> None:
     text = (ROOT / "compose.yaml").read_text()
-    names = [line.lstrip("#").split("=")[0] for line in (ROOT / ".env.example").read_text().splitlines() if "=" in line]
+    names = re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE)
     unused = [name for name in names if name != "COMPOSE_PROFILES" and f"${{{name}:-" not in text]
     assert unused == []
 
@@ -102,8 +104,6 @@ def test_the_appliance_answers_with_the_key_only(stack: dict[str, str]) -> None:
 
 
 def test_prometheus_sees_the_appliance(stack: dict[str, str]) -> None:
-    import time
-
     url = stack["PROMETHEUS_PORT"]
     deadline = time.monotonic() + 60 * patience()
     while time.monotonic() < deadline:

@@ -16,7 +16,7 @@ from tests.image.container import IMAGE, Container, completion, running
 from tests.image.streams import Stream, check_complete, start_streams
 
 NUM_STREAMS = 50
-BOX = {"BREADBOX_SHUTDOWN_TIMEOUT": "240", "BREADBOX_KV_CACHE_MEMORY": "256MiB", "BREADBOX_MAX_NUM_SEQS": "32"}
+BOX = {"BREADBOX_SHUTDOWN_TIMEOUT": "240", "BREADBOX_MAX_MODEL_LEN": "1024", "BREADBOX_MAX_NUM_SEQS": "32"}
 CONFIG = """
 pid /tmp/nginx.pid;
 error_log stderr warn;
