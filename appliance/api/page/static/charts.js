@@ -36,6 +36,7 @@ export class Chart {
     this._points = [];
     this._chosen = null;
     this._build(parent);
+    this._showValues();
   }
 
   show(points, now) {
