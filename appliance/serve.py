@@ -54,6 +54,8 @@ def make_greeting(settings: Settings, names: list[list[str]]) -> str:
     ]
     if settings.api_key:
         lines.insert(2, "  (with one of the API keys in $KEY)")
+    if not settings.disable_page and not settings.uds:
+        lines.append(f"or open {where}/ in a browser")
     head, *rest = lines
     return "\n".join([head, *(line.replace("{", "{{").replace("}", "}}") for line in rest)])
 

@@ -254,3 +254,60 @@ def test_metrics_on_another_port(page_of_locked: OpenPage) -> None:
     expect(page.locator("#charts-problem")).to_have_text("The metrics are not served on this port.")
     expect(page.locator("#charts")).to_be_hidden()
     expect(page.locator("#welcome")).to_be_visible()
+
+
+def test_one_of_several_models_is_chosen(page_of_locked: OpenPage) -> None:
+    page = page_of_locked.page
+    cards = [{"id": name, "root": root, "max_model_len": 1000} for name, root in [("a", "a"), ("b", "b"), ("b2", "b")]]
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": cards}))
+    page.route("**/v1/chat/completions", _stream({"content": "Yes."}))
+    page.reload()
+    expect(page.locator("#model-name")).to_have_text("a")
+    page.click("#settings-button")
+    page.select_option("#model", "b2")
+    page.click("#settings-close")
+    expect(page.locator("#model-name")).to_have_text("b2")
+    expect(page.locator("#model-facts")).to_contain_text("Also calledb")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page_of_locked.send("Is it you?")
+    assert json.loads(asked.value.post_data or "")["model"] == "b2"
+    page_of_locked.wait_for_answer()
+    assert page_of_locked.last(".who") == "b2"
+    page.reload()
+    expect(page.locator("#model-name")).to_have_text("b2")
+
+
+FIGURES = """async () => {
+    const { History, parseMetrics } = await import("/page/metrics.js");
+    const history = new History("m");
+    const scrape = (tokens, counts, more = "") => parseMetrics(`# HELP x y
+vllm:num_requests_running{engine="0",model_name="m"} 3
+vllm:num_requests_running{engine="0",model_name="other \\\\"}{"} 5
+vllm:generation_tokens_total{model_name="m"} ${tokens}
+vllm:time_to_first_token_seconds_bucket{le="0.1",model_name="m"} ${counts[0]}
+vllm:time_to_first_token_seconds_bucket{le="1.0",model_name="m"} ${counts[1]}
+vllm:time_to_first_token_seconds_bucket{le="+Inf",model_name="m"} ${counts[2]}
+${more}`);
+    history.add(scrape(100, [0, 0, 0]), 1000);
+    history.add(scrape(150, [10, 20, 20]), 1002);
+    history.add(scrape(20, [10, 20, 20]), 1004);
+    history.addGap(1006);
+    history.add(scrape(60, [10, 20, 20]), 1400);
+    return history.points.map((point) => [point.time, point.running, point.tokensPerS, point.ttft50, point.ttft95]);
+}"""
+
+
+def test_figures_of_the_charts(page_of_locked: OpenPage) -> None:
+    points = page_of_locked.page.evaluate(FIGURES)
+    # After five minutes the old points are gone.
+    assert points == [[1400, 3, None, None, None]]
+    points = page_of_locked.page.evaluate(FIGURES.replace("1400", "1008"))
+    assert [point[:3] for point in points] == [
+        [1000, 3, None],
+        [1002, 3, 25],
+        [1004, 3, 0],
+        [1006, None, None],
+        [1008, 3, None],
+    ]
+    assert points[1][3:] == [pytest.approx(0.1), pytest.approx(0.1 + 0.9 * 0.9)]
+    assert points[4][3:] == [None, None]
