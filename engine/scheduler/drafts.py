@@ -15,12 +15,15 @@ from engine.scheduler.plan import StepPlan, StepStats
 from engine.speculation.speculator import Speculator
 from engine.step import StepInput, StepRow
 
+MAX_SAMPLED = 64  # positions of a step whose logits are made, should max_num_seqs be less: bounds their memory
+
 
 class DraftPlanner:
     """The scheduler's part of speculation."""
 
-    def __init__(self, config: SpeculationConfig, tables: BlockTables, max_model_len: int) -> None:
+    def __init__(self, config: SpeculationConfig, tables: BlockTables, max_num_seqs: int, max_model_len: int) -> None:
         self._max_rows = config.disable_by_batch_size
+        self._max_sampled = max(max_num_seqs, MAX_SAMPLED)
         self._tables = tables
         self._max_model_len = max_model_len
         self.speculator = Speculator(config)
@@ -30,10 +33,11 @@ class DraftPlanner:
         num_rows = sum(row.samples for row in plan.rows.values())
         if not num_rows or (self._max_rows is not None and num_rows > self._max_rows):
             return
+        room = min(plan.budget, self._max_sampled - num_rows)
         cost = self.speculator.step_cost.relative_cost(num_rows, plan.num_tokens)
         for row in plan.rows.values():
             if is_decoding(row) and row.sampling.grammar is None:
-                self._add_draft(row, requests[row.request_id], plan, cost)
+                room -= self._add_draft(row, requests[row.request_id], plan, room, cost)
 
     def take(self, request: Request, row: StepRow, num_accepted: int, stats: StepStats) -> None:
         """Note how the row's draft fared and give back the blocks past the request's tokens, which it has by now."""
@@ -49,16 +53,17 @@ class DraftPlanner:
         if all(is_decoding(row) for row in step.rows):
             self.speculator.step_cost.observe(step.num_tokens, seconds)
 
-    def _add_draft(self, row: StepRow, request: Request, plan: StepPlan, cost: float) -> None:
+    def _add_draft(self, row: StepRow, request: Request, plan: StepPlan, room: int, cost: float) -> int:
         # One more token comes out of the step than its draft has.
         num_wanted = min(
             row.sampling.max_tokens - request.num_output_tokens - 1, self._max_model_len - request.num_tokens - 1
         )
-        draft = self.speculator.propose(request, min(num_wanted, plan.budget), cost)
+        draft = self.speculator.propose(request, min(num_wanted, room), cost)
         if draft and not self._tables.grow(request, request.num_tokens + len(draft)):
             draft = draft[: self._tables.num_slots(request) - request.num_tokens]
         if draft:
             plan.add_draft(row, draft)
+        return len(draft)
 
 
 def is_decoding(row: StepRow) -> bool:

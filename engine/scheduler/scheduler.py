@@ -45,7 +45,9 @@ class Scheduler:
             BlockPool(info.num_blocks), info.block_size, enable_prefix_caching=config.enable_prefix_caching
         )
         self._drafts = (
-            DraftPlanner(config.speculation, self._tables, info.max_model_len) if config.speculation else None
+            DraftPlanner(config.speculation, self._tables, config.max_num_seqs, info.max_model_len)
+            if config.speculation
+            else None
         )
         self._num_deferred = 0
         self.stats = StepStats()

@@ -116,6 +116,14 @@ class TestWhere:
         core.step()
         assert drafts_of(core) == {first.request_id: 7, second.request_id: 0, third.request_id: 0}
 
+    def test_only_so_many_logits_are_made_in_a_step(self) -> None:
+        core = make_drafting_core(40, max_num_seqs=4, info=make_info(num_blocks=200))
+        messages = [make_message(2, max_tokens=60) for _ in range(3)]
+        add(core, *messages)
+        core.step()
+        core.step()
+        assert list(drafts_of(core).values()) == [40, 21, 0]  # with the rows' own tokens 64
+
     def test_a_prompt_comes_before_drafts(self) -> None:
         core = make_drafting_core(8, max_num_batched_tokens=10)
         running, new = make_message(2, max_tokens=40), make_message(15)
