@@ -53,10 +53,6 @@ class PeopleServer(FakeServer):
 
     reply: Any = echo
     report: dict[str, Any] | None = field(default_factory=lambda: {"status": "ready", "models": [READY]})
-    key: str = ""
-
-    async def _answer(self, reader: Any, writer: Any) -> None:
-        await super()._answer(reader, writer)
 
     def _get(self, path: str) -> bytes:
         if self.report is None:
