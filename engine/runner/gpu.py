@@ -26,7 +26,8 @@ from engine.sampling.device import DeviceSampler
 from engine.step import Progress, StepInput, StepRow
 
 ALLOCATED_PERCENT, CAPTURED_PERCENT = 85.0, 92.0  # where the phases end
-PREFILL_LENGTHS = (2, 5, 9, 17, 33, 129)  # one for each tile that attention may take
+PREFILL_TILES = (16, 32, 64, 128)  # query rows that attention may take at once
+DECODE_CONTEXTS = (64, 128, 256, 512, 1024, 2048)
 SHAPED = SamplingParams(
     max_tokens=1, seed=0, temperature=1.0, top_k=2, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.1
 )
@@ -104,14 +105,15 @@ def run_biggest_step(plan: LoadPlan, model: DecoderForCausalLM, kv_cache: list[K
 
 def warm_up_steps(plan: LoadPlan) -> Iterator[StepInput]:
     """Steps that between them launch every variant of every kernel that a request may need. They write KV block 0."""
-    longest = min(plan.max_model_len, plan.config.max_num_batched_tokens)
-    for length in PREFILL_LENGTHS:
+    longest = min(plan.max_model_len, plan.config.max_num_batched_tokens - 1)
+    group = plan.model.num_attention_heads // plan.model.num_key_value_heads
+    for tile in PREFILL_TILES:
+        length = max(2, tile // group)
         if length <= longest:
             yield StepInput([_row("prefill", length, 0), _row("decode", 1, 0)])
-    rows = 2  # a mixed step's decodes are split by how many there are
-    while rows <= plan.config.max_num_seqs and rows + 2 <= plan.config.max_num_batched_tokens:
-        yield StepInput([_row("prefill", 2, 0), *(_row(f"decode {index}", 1, 0) for index in range(rows - 1))])
-        rows *= 2
+    for context in DECODE_CONTEXTS:  # a decode beside a prefill, split among as many programs as each context asks for
+        if context <= plan.max_model_len and longest >= 2:
+            yield StepInput([_row("prefill", 2, 0), _row("decode", context, context - 1)])
     yield StepInput([_row("shaped", 1, 0, SHAPED)])
 
 

@@ -86,13 +86,15 @@ def _launch(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lau
     for parameter in function.params:
         value = bound[parameter.name]
         is_plain = parameter.do_not_specialize
+        is_any = is_plain or parameter.do_not_specialize_on_alignment
         if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not is_plain):
             signature.append((parameter.name, "constexpr"))
             constants.append((parameter.name, value))
             continue
         signature.append((parameter.name, _type_of(value)))
         # Torch's allocations are aligned; of sizes, those that a model's dimensions divide.
-        if isinstance(value, Tensor) or (isinstance(value, int) and value % DIVISOR == 0 and not is_plain):
+        is_multiple = isinstance(value, Tensor) or (isinstance(value, int) and value % DIVISOR == 0)
+        if is_multiple and not is_any:
             divisible.append(parameter.name)
     return Launch(function, tuple(signature), tuple(constants), tuple(divisible), tuple(sorted(options.items())))
 

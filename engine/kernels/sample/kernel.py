@@ -149,7 +149,8 @@ def _scaled(logits, temperature):
     return tl.div_rn(logits, tl.zeros_like(logits) + temperature)
 
 
-@triton.jit
+# Parameters of rows lie packed behind each other: how their arrays are aligned says nothing and changes with the batch.
+@triton.jit(do_not_specialize_on_alignment=["temperature_ptr", "keys_ptr"])
 def _draw_kernel(
     logits_ptr,
     temperature_ptr,
@@ -226,7 +227,7 @@ def _tally(source_ptr, size, temperature, top, bound, BLOCK: tl.constexpr):
     return count, weight
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["temperature_ptr", "top_k_ptr", "top_p_ptr", "log_min_p_ptr"])
 def _truncate_kernel(
     logits_ptr,
     temperature_ptr,
@@ -331,7 +332,7 @@ def _truncate_kernel(
     tl.store(last_ids_ptr + row, last_id)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["repetition_ptr", "frequency_ptr", "presence_ptr"])
 def _penalties_kernel(
     logits_ptr,
     starts_ptr,
