@@ -15,6 +15,8 @@ from typing import Any
 
 from supervisor.xmlrpc import SupervisorTransport
 
+from appliance.supervisor.run_dir import TEMPORARY
+
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _ANSWERS_WITHIN_S = 10.0
 
@@ -43,7 +45,9 @@ class Supervisord:
 
     def start(self, log: int) -> int:
         """Start it with its own messages going to the open file `log`; returns its pid."""
-        command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self._run_dir / "supervisord.conf")]
+        # The only place that is sure to be writable, for supervisord and for all that it starts.
+        command = ["env", f"TMPDIR={self._run_dir / TEMPORARY}", sys.executable, "-m", "supervisor.supervisord"]
+        command += ["-n", "-c", str(self._run_dir / "supervisord.conf")]
         self._process = subprocess.Popen(
             [sys.executable, "-S", str(_LAUNCHER), "--", *command],
             stdin=subprocess.DEVNULL,

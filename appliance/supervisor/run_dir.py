@@ -21,7 +21,8 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/@+=,~-]*")
 _PREFIX = "breadbox-"
 _MIN_AGE_S = 60.0
 _FILES = ("settings.json", "progress.json", "draining", "not-ready")
-_SUBDIRS = ("log", "programs", "prometheus", "nginx", "worker")
+TEMPORARY = "tmp"  # the programs' TMPDIR
+_SUBDIRS = ("log", "programs", "prometheus", "nginx", "worker", TEMPORARY)
 
 
 class RunDir:
