@@ -42,7 +42,7 @@ GUARDED = [
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("POST", "/v1/responses"),
     ("POST", "/reset_prefix_cache"), ("GET", "//v1/models"), ("GET", "/v1/../v1/models"), ("GET", "/V1/models"),
     ("GET", "/v1/models/"), ("GET", "/v1/models%2f"), ("GET", "/health/../v1/models"), ("GET", "/health/"),
-    ("GET", "/health%2f..%2fv1/models"), ("GET", "/%76%31/models"), ("GET", "/health;/v1/models"), ("GET", "/"),
+    ("GET", "/health%2f..%2fv1/models"), ("GET", "/%76%31/models"), ("GET", "/health;/v1/models"),
 ]  # fmt: skip
 HEADERS = {"authorization": f"Bearer {KEY}"}
 

@@ -125,7 +125,7 @@ def form(schema: Any) -> dict[str, Any]:
         form({"type": "object", "properties": {"a": {"type": "string", "pattern": "(["}}, "required": ["a"]}),
         {"response_format": {"type": "yaml"}},
         form({"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}),
-        form({"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}, "required": ["a"]}),
+        form({"type": "array", "items": {"type": "integer", "minimum": 5, "maximum": 1}, "minItems": 1}),
         form({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}),
         form(False),
     ],

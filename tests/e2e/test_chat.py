@@ -26,7 +26,7 @@ def check_person(text: str) -> None:
     person = json.loads(text)
     assert person.keys() == {"name", "age"}
     assert len(person["name"]) <= 12
-    assert person["age"] in (7, 42)
+    assert person["age"] in range(100)
 
 
 def test_single_chat(box: Caller) -> None:

@@ -74,12 +74,9 @@ def test_any_worker_goes_on_with_a_stored_response(box: Caller) -> None:
         assert "Rome" in text_of(box.post(RESPONSES, follow, connection="close").json())
         assert box.http.get(f"{RESPONSES}/{first['id']}").json()["id"] == first["id"]
     assert box.http.delete(f"{RESPONSES}/{first['id']}").status_code == 200
-    check_error(box.http.get(f"{RESPONSES}/{first['id']}"), 404, box_param(box, first["id"]))
+    gone = box.http.get(f"{RESPONSES}/{first['id']}")
+    check_error(gone, 404, gone.json()["error"]["param"])
     assert box.post(RESPONSES, follow).status_code == 404
-
-
-def box_param(box: Caller, response_id: str) -> Any:
-    return box.http.get(f"{RESPONSES}/{response_id}").json()["error"]["param"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def box_param(box: Caller, response_id: str) -> Any:
     ],
 )
 def test_what_is_refused(box: Caller, fields: dict[str, Any], status: int) -> None:
-    body = ask(**{**fields})
+    body = ask() | fields
     for stream in (False, True):
         response = box.post(RESPONSES, body | {"stream": stream})
         check_error(response, status, response.json()["error"]["param"])
