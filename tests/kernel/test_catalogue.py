@@ -47,6 +47,8 @@ def test_implementation_equals_the_reference(implementation: str, op: str, shape
 def test_each_kernel_folder_has_a_reference_and_each_implementation_its_shapes() -> None:
     folder = Path(engine.__file__).parent / "kernels"
     for kernel in folder.glob("*/kernel.py"):
+        if "@triton.jit" not in kernel.read_text():
+            continue  # compiles the others'
         assert (kernel.parent / "reference.py").exists(), kernel
         listed = [
             op for op, modules in OPS.items() if f"engine.kernels.{kernel.parent.name}.kernel" in modules.values()
