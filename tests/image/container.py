@@ -77,6 +77,13 @@ class Container:
         return f"http://{self.address}:8000"
 
     @property
+    def published_url(self) -> str:
+        """The port that was published on this machine."""
+        self.docker.reload()
+        (port, *_) = self.docker.attrs["NetworkSettings"]["Ports"]["8000/tcp"]
+        return f"http://127.0.0.1:{port['HostPort']}"
+
+    @property
     def state(self) -> dict[str, Any]:
         """As `docker inspect` has it."""
         self.docker.reload()
