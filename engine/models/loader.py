@@ -80,11 +80,11 @@ class MappedWeights:
     def _read_header(self) -> tuple[int, dict[str, Any]]:
         length = int.from_bytes(self._mapping[:8], "little")
         try:
-            header = json.loads(self._mapping[8 : 8 + length])
-            self._packed = json.loads(header.pop("__metadata__", {}).get(PACKED, "{}"))
-            return 8 + length, header
-        except (ValueError, AttributeError) as error:
+            header: dict[str, Any] = {**json.loads(self._mapping[8 : 8 + length])}
+            self._packed = dict(json.loads(header.pop("__metadata__", {}).get(PACKED, "{}")))
+        except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self._path} is not a safetensors file: {error}") from None
+        return 8 + length, header
 
     def _view(self, name: str, entry: dict[str, Any]) -> Tensor | PackedTensor:
         if name not in self._packed:
