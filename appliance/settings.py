@@ -199,8 +199,8 @@ class Settings:
     long_prefill_token_threshold: int = _knob(0, "most tokens of one prompt in a step while other requests run; 0 = no limit", _ENGINE, parse=parse_size, check=_between(0))
     scheduling_policy: str = _knob("fcfs", "which waiting request is next: first come first served, or by its priority", _ENGINE, choices=("fcfs", "priority"))
     seed: int = _knob(0, "seed of everything random that has no seed of its own", _ENGINE)
-    num_threads: int | None = _knob(None, "threads the engine computes with on a CPU; default: the cores it may use", _ENGINE, parse=int, check=_between(1, 1024))
     speculative_config: dict[str, Any] | None = _knob(None, 'JSON object that lets steps check guessed tokens, same output: {"method": "ngram", "num_speculative_tokens": N}, with prompt_lookup_max and _min (tokens to match: 5, 2), disable_by_batch_size, adaptive (true: only where it pays)', _ENGINE, parse=parse_json_object, check=check_speculative_config)
+    num_threads: int | None = _knob(None, "threads the engine computes with on a CPU; default: the cores it may use", _ENGINE, parse=int, check=_between(1, 1024))
 
     api_workers: int | None = _knob(None, "API processes; default: chosen from the cores", _API, parse=int, check=_between(1, 64))
     max_logprobs: int = _knob(20, "most logprobs per token a request may ask for; -1 = whole vocabulary", _API, check=_between(-1))

@@ -14,11 +14,22 @@ MODELS = Path(__file__).resolve().parent.parent / ".cache" / "models"
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """The baked default model; baked by whichever test run comes first, the others wait for it."""
-    folder = MODELS / DEFAULT_MODEL
+    """The default model in float32, the reference precision."""
+    return _baked(f"{DEFAULT_MODEL}-float32", "none")
+
+
+@pytest.fixture(scope="session")
+def shipped_model() -> Path:
+    """The default model as `make run` bakes it."""
+    return _baked(DEFAULT_MODEL, "int4")
+
+
+def _baked(name: str, quantization: str) -> Path:
+    """Baked by whichever test run comes first, the others wait for it."""
+    folder = MODELS / name
     MODELS.mkdir(parents=True, exist_ok=True)
     with (MODELS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "manifest.json").exists():
-            bake(DEFAULT_SOURCE, folder)
+            bake(DEFAULT_SOURCE, folder, quantization=quantization)
     return folder

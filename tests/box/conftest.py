@@ -23,9 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def box(smollm2: Path) -> Iterator[RunningBox]:
+def box(shipped_model: Path) -> Iterator[RunningBox]:
     """A box that is ready."""
-    with running_box(smollm2, flags=SMALL) as box:
+    with running_box(shipped_model, flags=SMALL) as box:
         box.wait_ready()
         yield box
 

@@ -194,8 +194,8 @@ def test_a_port_that_is_taken(tiny: Path) -> None:
 
 
 @pytest.fixture
-def streaming(smollm2: Path, request: pytest.FixtureRequest) -> Iterator[RunningBox]:
-    with running_box(smollm2, flags=[*SMALL, *request.param]) as box:
+def streaming(shipped_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningBox]:
+    with running_box(shipped_model, flags=[*SMALL, *request.param]) as box:
         box.wait_ready()
         yield box
 

@@ -49,12 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def real_box(smollm2: Path) -> Iterator[RunningBox | None]:
+def real_box(shipped_model: Path) -> Iterator[RunningBox | None]:
     """The box's processes; None where somebody else runs it."""
     if "BOX_URL" in os.environ:
         yield None
         return
-    with running_box(smollm2, flags=FLAGS) as box:
+    with running_box(shipped_model, flags=FLAGS) as box:
         box.wait_ready()
         yield box
 
@@ -76,11 +76,11 @@ def processes(real_box: RunningBox | None) -> RunningBox:
 
 
 @pytest.fixture(scope="session")
-def odd_processes(smollm2: Path) -> Iterator[RunningBox]:
+def odd_processes(shipped_model: Path) -> Iterator[RunningBox]:
     """A box with `ODD_FLAGS` and without a key."""
     if "BOX_URL" in os.environ:
         pytest.skip("needs a box of its own")
-    with running_box(smollm2, flags=ODD_FLAGS) as box:
+    with running_box(shipped_model, flags=ODD_FLAGS) as box:
         box.wait_ready()
         yield box
 

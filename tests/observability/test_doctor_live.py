@@ -38,9 +38,9 @@ def troubles(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def crowded(smollm2: Path) -> Iterator[RunningBox]:
+def crowded(shipped_model: Path) -> Iterator[RunningBox]:
     """A box that runs only two requests at once, and long prompts in one step."""
-    with running_box(smollm2, flags=CROWDED) as box:
+    with running_box(shipped_model, flags=CROWDED) as box:
         box.wait_ready()
         yield box
 
@@ -78,8 +78,8 @@ def test_a_queue(crowded: RunningBox) -> None:
     assert "--max-num-seqs" in found["low-throughput"]["advice"]
 
 
-def test_long_prompts_between_tokens(smollm2: Path) -> None:
-    with running_box(smollm2, flags=[*SMALL, "--max-num-batched-tokens", "2048"]) as box:
+def test_long_prompts_between_tokens(shipped_model: Path) -> None:
+    with running_box(shipped_model, flags=[*SMALL, "--max-num-batched-tokens", "2048"]) as box:
         box.wait_ready()
         with in_background(*[lambda: complete(box, prompt=[7, 8], max_tokens=60)] * 2):
             for number in range(3):

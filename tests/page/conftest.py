@@ -31,9 +31,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def box(smollm2: Path) -> Iterator[RunningBox]:
+def box(shipped_model: Path) -> Iterator[RunningBox]:
     """A box of the default model that is ready."""
-    with running_box(smollm2, flags=SMALL) as box:
+    with running_box(shipped_model, flags=SMALL) as box:
         box.wait_ready()
         yield box
 
