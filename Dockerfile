@@ -29,14 +29,14 @@ RUN case "$VARIANT" in \
 FROM build-tools AS build
 RUN python3 -m venv /opt/breadbox/venv
 WORKDIR /build
-ARG VARIANT=cpu
+# Where pip finds torch's CPU build, if not in .ci/wheels nor in pip's own configuration.
+ARG TORCH_INDEX=
 ARG PIP_NO_INDEX=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_FIND_LINKS=/wheels PATH=/opt/breadbox/venv/bin:$PATH
 COPY .ci/image/constraints.txt ./
 COPY --from=requirements /requirements.txt ./
 RUN --mount=type=bind,source=.ci/wheels,target=/wheels --mount=type=cache,target=/root/.cache/pip \
-    if [ "$VARIANT" = cpu ]; then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi \
- && pip install $index --constraint constraints.txt --requirement requirements.txt
+    pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --constraint constraints.txt --requirement requirements.txt
 
 # Only from its own sources (neither torch nor any other package), as it takes the longest.
 FROM build-tools AS native
@@ -56,12 +56,16 @@ COPY --from=native /build/engine/kernels/native/build /opt/breadbox/app/engine/k
 FROM app AS model
 ARG MODEL=default
 ARG REVISION=
-ARG DTYPE=float16
+ARG DTYPE=auto
+# The default model's source has four bits a weight, which int4 keeps exactly; another model is not rounded unasked.
+ARG QUANTIZATION=
+ARG VARIANT=cpu
 ARG PIP_NO_INDEX=
 RUN --mount=type=bind,source=.ci/wheels,target=/wheels --mount=type=secret,id=hf_token \
     if [ -s /run/secrets/hf_token ]; then HF_TOKEN=$(cat /run/secrets/hf_token); export HF_TOKEN; fi; \
+    if [ "$MODEL$VARIANT" = defaultcpu ]; then packed=int4; else packed=none; fi; \
     PYTHONPATH=/opt/breadbox/app python -m appliance bake "$MODEL" ${REVISION:+--revision "$REVISION"} \
-        --dtype "$DTYPE" --out /opt/breadbox/models/model \
+        --dtype "$DTYPE" --quantization "${QUANTIZATION:-$packed}" --out /opt/breadbox/models/model \
  && chmod -R a+rX /opt/breadbox/models
 
 FROM build AS packages
