@@ -38,7 +38,8 @@ def test_no_chunk_is_empty_and_every_token_is_counted(odd_box: Caller, path: str
 
 
 def test_comments_while_queued_and_none_while_data_flows(odd_box: Caller) -> None:
-    long = completion_body(max_tokens=150, logit_bias=ENDLESS, stream=True)
+    counted = {"stream": True, "stream_options": {"include_usage": True}}
+    long = completion_body(max_tokens=600, logit_bias=ENDLESS, **counted)
     with ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(httpx.post, odd_box.url + COMPLETIONS, json=long, timeout=90)
         wait_until(lambda: odd_box.metric("vllm:num_requests_running") == 1)
@@ -47,4 +48,4 @@ def test_comments_while_queued_and_none_while_data_flows(odd_box: Caller) -> Non
     assert waiting.text.count(": keep-alive\n\n") >= 2
     text = "".join(chunk["choices"][0]["text"] for chunk in read_chunks(waiting.text))
     assert text == text_of(odd_box.complete().json()["choices"][0])
-    assert len(read_chunks(ahead.result().text)) == 150
+    assert read_chunks(ahead.result().text)[-1]["usage"]["completion_tokens"] == 600

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from tests.box.conftest import SMALL
+from tests.box.running_box import running_box
 from tests.e2e.caller import MODEL, Caller
 from tests.e2e.clients.conftest import HERE, PYTHON, require, run
 from tests.model.truth import load_baked_llama, true_logits
@@ -49,9 +53,17 @@ def evaluate(box: Caller, baked: Path, out: Path) -> dict[str, list[dict[str, An
     return samples
 
 
-def test_scores_equal_transformers(box: Caller, smollm2: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def exact_box(smollm2: Path) -> Iterator[Caller]:
+    """A box in the reference precision."""
+    with running_box(smollm2, flags=SMALL) as box, closing(Caller(box.url, key=None)) as caller:
+        box.wait_ready()
+        yield caller
+
+
+def test_scores_equal_transformers(exact_box: Caller, smollm2: Path, tmp_path: Path) -> None:
     require(PYTHON)
-    samples, truth = evaluate(box, smollm2, tmp_path), Truth(smollm2)
+    samples, truth = evaluate(exact_box, smollm2, tmp_path), Truth(smollm2)
     assert len(samples["breadbox_choices"]) == 6
     for sample in samples["breadbox_choices"]:
         pairs = [(each["arg_0"], each["arg_1"]) for each in sample["arguments"].values()]
