@@ -48,4 +48,6 @@ def test_comments_while_queued_and_none_while_data_flows(odd_box: Caller) -> Non
     assert waiting.text.count(": keep-alive\n\n") >= 2
     text = "".join(chunk["choices"][0]["text"] for chunk in read_chunks(waiting.text))
     assert text == text_of(odd_box.complete().json()["choices"][0])
-    assert read_chunks(ahead.result().text)[-1]["usage"]["completion_tokens"] == 600
+    flowing = ahead.result().text
+    assert read_chunks(flowing)[-1]["usage"]["completion_tokens"] == 600
+    assert flowing.count(": keep-alive") <= 3  # each a pause of a busy machine
