@@ -67,7 +67,7 @@ def test_a_buffering_proxy(crowded: RunningBox) -> None:
 
 
 def test_a_queue(crowded: RunningBox) -> None:
-    with in_background(*[lambda: complete(crowded, max_tokens=24)] * 8):
+    with in_background(*[lambda: complete(crowded, max_tokens=200)] * 8):
         for _ in range(4):  # until enough have waited
             complete(crowded, max_tokens=24)
         status, report = doctor(crowded.url, "--no-probe", "--max-ttft", "0.25", "--max-itl", "10")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.bake import DEFAULT_MODEL
 from appliance.bench.http_client import HttpServer
 from appliance.bench.started_box import Start, StartPlan, start_and_stop
 from appliance.bench.startup import (
@@ -98,7 +99,7 @@ def test_flags_go_to_the_box(smollm2: Path) -> None:
     assert "--no-enable-prefix-caching" in command
     assert "--num-iters-warm" not in command
     assert made.server.headers == {"Authorization": "Bearer k"}
-    assert made.model == smollm2.name
+    assert made.model == DEFAULT_MODEL
     assert models == [smollm2]
 
 
