@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define BB_ABI_VERSION 1
+#define BB_ABI_VERSION 2
 
 extern "C" {
 

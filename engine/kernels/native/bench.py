@@ -1,7 +1,8 @@
 """Measure the CPU kernels next to what the machine can do: ``python -m engine.kernels.native.bench``.
 
 Weights are many copies of a layer, more than the caches hold, and random. Times are the best of many, because a
-machine that others use is only ever slower than it could be. Figures of the whole stack leave out the engine around it.
+machine that others use is only ever slower than it could be; where it is busy throughout, floors and figures are both
+too low. Figures of the whole stack leave out the engine around it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ class Floors:
 
     read: float  # bytes a second
     fma: float  # operations a second
-    int16: float
+    int16: float  # int8 weights times int16 activations
+    int8: float  # int4 weights times int8 activations
+
+    def peak(self, format: Format) -> float:
+        """Operations a second at best with what the format is multiplied with."""
+        if format <= Format.FLOAT16:
+            return self.fma
+        return self.int8 if format == Format.INT4_A8 else self.int16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +75,12 @@ def best_time(function: Callable[[], object], budget_s: float) -> float:
 
 def measure_floors(library: Library) -> Floors:
     """Print and return them."""
-    data = allocate(FLOOR_BYTES)
-    floors = Floors(*library.measure(data.data_ptr(), FLOOR_BYTES // 4, 10))
+    data = allocate(FLOOR_BYTES).fill_(1)  # written: untouched pages may all be one
+    floors = Floors(*library.measure(data.data_ptr(), FLOOR_BYTES // 4, 20))
     print(
         f"build {library.isa}, {library.num_threads} threads: read {floors.read / 1e9:.1f} GB/s, "
-        f"fma {floors.fma / 1e9:.0f} GFLOP/s, int8 x int16 {floors.int16 / 1e9:.0f} GOP/s"
+        f"fma {floors.fma / 1e9:.0f} GFLOP/s, int8 x int16 {floors.int16 / 1e9:.0f} GOP/s, "
+        f"int4 x int8 {floors.int8 / 1e9:.0f} GOP/s"
     )
     return floors
 
@@ -106,8 +115,7 @@ def linear_cell(library: Library, floors: Floors, copies: list[PackedWeight], m:
 
     seconds = best_time(run, budget_s) / len(copies)
     moved, done = weight.data.numel() / seconds, 2 * m * weight.n * weight.k / seconds
-    peak = floors.fma if weight.format <= Format.FLOAT16 else floors.int16
-    return f"{rate(moved, floors.read, 'GB/s')} {rate(done, peak, 'GOP/s')}"
+    return f"{rate(moved, floors.read, 'GB/s')} {rate(done, floors.peak(weight.format), 'GOP/s')}"
 
 
 def rate(found: float, floor: float, unit: str) -> str:
@@ -193,8 +201,8 @@ def prefill_cell(stack: Stack, floors: Floors, tokens: int, budget_s: float) -> 
     seconds = time_step(stack, make_batch(1, tokens, tokens), torch.tensor([tokens - 1]), budget_s)
     s = stack.shape
     done = 2 * stack.num_weights * tokens + 2 * s.layers * s.heads * s.head_dim * tokens * tokens
-    peak = floors.fma if stack.format <= Format.FLOAT16 else floors.int16
-    return f"p{tokens} {seconds * 1e3:6.1f} ms {tokens / seconds:6.0f} tok/s {rate(done / seconds, peak, 'GOP/s')}"
+    share = rate(done / seconds, floors.peak(stack.format), "GOP/s")
+    return f"p{tokens} {seconds * 1e3:6.1f} ms {tokens / seconds:6.0f} tok/s {share}"
 
 
 def time_step(stack: Stack, batch: StepBatch, last: Tensor, budget_s: float) -> float:

@@ -244,21 +244,18 @@ BB_EXPORT int bb_argmax(const float* logits, int rows, int vocab, int64_t* out) 
     });
 }
 
-// Best of `repeats`: bytes read a second from data[count], floating point and int16 operations a second.
-BB_EXPORT int bb_measure(const float* data, int64_t count, int repeats, double* read, double* fma, double* int16) {
+// Best of `repeats`, a second: bytes read from data[count], float operations, int16 and int8 operations; into rates[4].
+BB_EXPORT int bb_measure(const float* data, int64_t count, int repeats, double* rates) {
     return guarded([&] {
         require_pointer(data, "data");
+        require(count >= 1 << 16, "count", "at least 65536", count);
+        require(repeats > 0, "repeats", "positive", repeats);
         const auto lock = SharedTeam::lock();
-        *read = *fma = *int16 = 0;
+        Team& team = SharedTeam::get();
+        std::fill(rates, rates + 4, 0.0);
         for (int i = 0; i < repeats; i++) {
-            double rates[3];
-            on_team([&](Member& member) {
-                const double found[3] = {measure_read(member, data, count), measure_fma(member), measure_int16(member)};
-                if (member.index() == 0) std::copy(found, found + 3, rates);
-            });
-            *read = std::max(*read, rates[0]);
-            *fma = std::max(*fma, rates[1]);
-            *int16 = std::max(*int16, rates[2]);
+            const double found[4] = {measure_read(team, data, count), measure_fma(team), measure_int16(team), measure_int8(team)};
+            for (int j = 0; j < 4; j++) rates[j] = std::max(rates[j], found[j]);
         }
     });
 }

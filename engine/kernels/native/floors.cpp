@@ -1,74 +1,106 @@
 // What this machine can do at best, measured with the same team and registers as the kernels: for the benchmark.
 #include "floors.h"
 
-#include <chrono>
-#include <vector>
-
 #include "simd.h"
 
 namespace bb {
 namespace {
 
-double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// Independent sums: enough to hide the latency, few enough that none leaves its register.
+constexpr int FMA_CHAINS = REGISTERS >= 32 ? 12 : REGISTERS >= 8 ? 6 : 2;
+constexpr int INTEGER_CHAINS = REGISTERS >= 32 ? 12 : REGISTERS >= 8 ? 4 : 2;
+constexpr int ROUNDS = 1 << 17, ITEMS_PER_THREAD = 4;
+
+// Rate of `amount` units of work, shared as `items` over the team.
+template <class Body>
+double rate(Team& team, double amount, int items, Body&& body) {
+    const int64_t start = now_ns();
+    team.run([&](Member& member) { member.share(items, body); });
+    return amount / (double(now_ns() - start) * 1e-9);
 }
 
-constexpr int CHAINS = REGISTERS >= 32 ? 12 : REGISTERS >= 8 ? 5 : 2;
-constexpr int ROUNDS = 1 << 16;  // short: a run that nobody interrupts is wanted
+// Each round: one multiplication and addition for each chain.
+__attribute__((noinline)) void fma_rounds() {
+    F sums[FMA_CHAINS], a = set(1.0f);
+    const F b = set(1e-6f);
+    each<FMA_CHAINS>([&](auto i) { sums[i] = set(float(i)); });
+    for (int round = 0; round < ROUNDS; round++) {
+        make_opaque(a);
+        each<FMA_CHAINS>([&](auto i) { sums[i] = fma(a, b, sums[i]); });
+    }
+    F total = zero();
+    each<FMA_CHAINS>([&](auto i) { total = add(total, sums[i]); });
+    make_opaque(total);
+}
 
-// Makes x opaque to the compiler: what led to it is computed, what follows is not foreseen.
-template <class T>
-BB_INLINE void keep(T& x) {
-    asm volatile("" : "+m"(x));
+__attribute__((noinline)) void int16_rounds(const uint8_t* weights, const int16_t* x) {
+    Pairs w = load_int8_pairs(weights);
+    I sums[INTEGER_CHAINS];
+    each<INTEGER_CHAINS>([&](auto i) { sums[i] = zero_int(); });
+    for (int round = 0; round < ROUNDS; round++) {
+        make_opaque(w);  // as new as a weight from memory: no product is kept from the round before
+        each<INTEGER_CHAINS>([&](auto i) { sums[i] = dot(sums[i], w, x + 2 * i); });  // other rows: none is shared
+    }
+    F total = zero();
+    each<INTEGER_CHAINS>([&](auto i) { total = add(total, to_float(sums[i])); });
+    make_opaque(total);
+}
+
+__attribute__((noinline)) void int8_rounds(const uint8_t* weights, const int8_t* x) {
+    Quads w[2];
+    load_nibble_quads(weights, w);
+    QuadSum sums[INTEGER_CHAINS];
+    each<INTEGER_CHAINS>([&](auto i) { sums[i] = zero_quads(); });
+    for (int round = 0; round < ROUNDS; round++) {
+        make_opaque(w[0]);
+        each<INTEGER_CHAINS>([&](auto i) { sums[i] = dot(sums[i], w[0], x + 4 * i); });
+    }
+    F total = zero();
+    each<INTEGER_CHAINS>([&](auto i) { total = add(total, to_float(widen(sums[i]))); });
+    make_opaque(total);
 }
 
 }  // namespace
 
-double measure_read(Member& member, const float* data, int64_t count) {
+double measure_read(Team& team, const float* data, int64_t count) {
     constexpr int64_t CHUNK = 1 << 16;
-    const double start = now();
-    member.share(int(count / CHUNK), [&](int item) {
+    const int64_t chunks = count / CHUNK;
+    return rate(team, double(chunks * CHUNK * 4), int(chunks), [&](int item) {
         const float* p = data + item * CHUNK;
         F sums[4] = {zero(), zero(), zero(), zero()};
         for (int64_t i = 0; i < CHUNK; i += 4 * LANES)
             each<4>([&](auto j) { sums[j] = add(sums[j], load(p + i + j * LANES)); });
-        each<4>([&](auto j) { keep(sums[j]); });
+        F total = zero();
+        each<4>([&](auto j) { total = add(total, sums[j]); });
+        make_opaque(total);
     });
-    return double(count / CHUNK * CHUNK * 4) / (now() - start);
 }
 
-double measure_fma(Member& member) {
-    const double start = now();
-    member.share(member.team_size(), [&](int) {
-        F sums[CHAINS], a = set(1.0f), b = set(1e-6f);
-        keep(a);
-        each<CHAINS>([&](auto i) {
-            sums[i] = zero();
-            keep(sums[i]);
-        });
-        for (int round = 0; round < ROUNDS; round++) each<CHAINS>([&](auto i) { sums[i] = fma(sums[i], a, b); });
-        each<CHAINS>([&](auto i) { keep(sums[i]); });
-    });
-    return 2.0 * LANES * CHAINS * ROUNDS * member.team_size() / (now() - start);
+double measure_fma(Team& team) {
+    const int items = ITEMS_PER_THREAD * team.size();
+    return rate(team, 2.0 * LANES * FMA_CHAINS * ROUNDS * items, items, [](int) { fma_rounds(); });
 }
 
-double measure_int16(Member& member) {
-    const double start = now();
-    member.share(member.team_size(), [&](int) {
-        I sums[CHAINS];
-        uint8_t bytes[2 * LANES] = {1, 2, 3};
-        int16_t x[2] = {3, 5};
-        keep(bytes);
-        keep(x);
-        const Pairs w = load_int8_pairs(bytes);
-        each<CHAINS>([&](auto i) {
-            sums[i] = zero_int();
-            keep(sums[i]);
-        });
-        for (int round = 0; round < ROUNDS; round++) each<CHAINS>([&](auto i) { sums[i] = dot(sums[i], w, x); });
-        each<CHAINS>([&](auto i) { keep(sums[i]); });
+double measure_int16(Team& team) {
+    const int items = ITEMS_PER_THREAD * team.size();
+    return rate(team, 4.0 * LANES * INTEGER_CHAINS * ROUNDS * items, items, [](int) {
+        uint8_t weights[2 * LANES];
+        int16_t x[2 * INTEGER_CHAINS];
+        std::memset(weights, 1, sizeof weights);
+        std::memset(x, 1, sizeof x);
+        int16_rounds(weights, x);
     });
-    return 4.0 * LANES * CHAINS * ROUNDS * member.team_size() / (now() - start);
+}
+
+double measure_int8(Team& team) {
+    const int items = ITEMS_PER_THREAD * team.size();
+    return rate(team, 8.0 * LANES * INTEGER_CHAINS * ROUNDS * items, items, [](int) {
+        uint8_t weights[4 * LANES];
+        int8_t x[4 * INTEGER_CHAINS];
+        std::memset(weights, 1, sizeof weights);
+        std::memset(x, 1, sizeof x);
+        int8_rounds(weights, x);
+    });
 }
 
 }  // namespace bb

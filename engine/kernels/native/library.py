@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import ConfigError
 from engine.kernels.native.targets import isas, library_path, runs_here
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Format(IntEnum):
@@ -126,7 +126,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bb_linear": (_I, (_P, _L, _P, _F, _P, _I, _P, _L, _I)),
     "bb_attend": (_I, (_P, _P, _P, _P, _P, _P, _P)),
     "bb_decode": (_I, (_P, _I, _P, _I, _P, _F)),
-    "bb_measure": (_I, (_P, _L, _I, _P, _P, _P)),
+    "bb_measure": (_I, (_P, _L, _I, _P)),
     "bb_argmax": (_I, (_P, _I, _I, _P)),
 }
 
@@ -204,11 +204,12 @@ class Library:
         """int64 index of the largest logit of each row, the lowest of equals."""
         self._check(self._dll.bb_argmax(logits, rows, vocab, out))
 
-    def measure(self, data: int, count: int, repeats: int) -> tuple[float, float, float]:
-        """Best rates of the machine: bytes read from float data[count], float operations, int16 operations a second."""
-        rates = [ctypes.c_double() for _ in range(3)]
-        self._check(self._dll.bb_measure(data, count, repeats, *(ctypes.addressof(rate) for rate in rates)))
-        return rates[0].value, rates[1].value, rates[2].value
+    def measure(self, data: int, count: int, repeats: int) -> tuple[float, float, float, float]:
+        """Best rates of the machine a second: bytes read from float data[count], float, int16 and int8 operations."""
+        rates = (ctypes.c_double * 4)()
+        self._check(self._dll.bb_measure(data, count, repeats, ctypes.addressof(rates)))
+        read, fma, int16, int8 = rates
+        return read, fma, int16, int8
 
     def _check(self, code: int) -> None:
         if code:

@@ -120,4 +120,9 @@ BB_INLINE void store_int8_quads(int8_t* p, I a) {
     _mm_storeu_si128((__m128i*)p, _mm_shuffle_epi8(bytes, order));
 }
 
+// Nothing about x is known to the compiler afterwards.
+BB_INLINE void make_opaque(F& x) { asm volatile("" : "+x"(x.lo), "+x"(x.hi)); }
+BB_INLINE void make_opaque(Quads& x) { asm volatile("" : "+x"(x.lo), "+x"(x.hi)); }
+BB_INLINE void make_opaque(Pairs& x) { asm volatile("" : "+x"(x.lo), "+x"(x.hi)); }
+
 }  // namespace bb

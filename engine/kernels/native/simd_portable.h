@@ -103,10 +103,14 @@ BB_INLINE F load_bf16_odd(const uint16_t* p) {
 }
 
 BB_INLINE Pairs load_int8_pairs(const uint8_t* p) {
+    typedef uint16_t U4 __attribute__((vector_size(8)));
     Pairs w;
-    for (int i = 0; i < LANES; i++) {
-        w.even[i / 4][i % 4] = int8_t(p[2 * i]);
-        w.odd[i / 4][i % 4] = int8_t(p[2 * i + 1]);
+    for (int i = 0; i < 4; i++) {
+        U4 pairs;
+        std::memcpy(&pairs, p + 8 * i, 8);
+        const I4 wide = __builtin_convertvector(pairs, I4);
+        w.even[i] = wide << 24 >> 24;  // to the top and back: the sign is spread
+        w.odd[i] = wide << 16 >> 24;
     }
     return w;
 }
@@ -151,6 +155,12 @@ BB_INLINE void store_int8_quads(int8_t* p, I a) {
         const int from = i / 8 * 8 + order[i % 8];
         p[i] = int8_t(clamp_int(a.v[from / 4][from % 4], 127));
     }
+}
+
+// Nothing about x is known to the compiler afterwards.
+template <class T>
+BB_INLINE void make_opaque(T& x) {
+    asm volatile("" : "+m"(x));
 }
 
 }  // namespace bb

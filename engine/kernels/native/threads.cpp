@@ -18,14 +18,13 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 }
 
 void Signal::wait_while(uint32_t value, int64_t spin_ns) {
-    using Clock = std::chrono::steady_clock;
-    const auto limit = Clock::now() + std::chrono::nanoseconds(spin_ns);
+    const int64_t limit = now_ns() + spin_ns;
     do {
         for (int i = 0; i < 32; i++) {
             if (this->value() != value) return;
             relax();
         }
-    } while (Clock::now() < limit);
+    } while (now_ns() < limit);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (word_.load(std::memory_order_seq_cst) == value) futex_sleep(word_, value);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);

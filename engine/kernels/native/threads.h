@@ -25,6 +25,10 @@ inline void relax() {
 #endif
 }
 
+inline int64_t now_ns() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
 void futex_sleep(std::atomic<uint32_t>& word, uint32_t expected);
 void futex_wake_all(std::atomic<uint32_t>& word);
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -51,6 +53,23 @@ def test_a_forked_child_has_its_own_threads(library: Library) -> None:
     if child == 0:
         os._exit(0 if torch.equal(run(library, weight, x), wanted) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_measured_floors_are_possible_though_others_want_the_cores(library: Library) -> None:
+    """A rate must never be read off a phase that others did before the clock started (once: 1000 times too high)."""
+    data, cores = torch.ones(1 << 18), len(os.sched_getaffinity(0))
+    library.set_num_threads(1)
+    alone = library.measure(data.data_ptr(), data.numel(), 20)
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        library.set_num_threads(cores)
+        together = library.measure(data.data_ptr(), data.numel(), 40)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    for one, all_cores in zip(alone, together, strict=True):
+        assert 0 < all_cores < 4 * cores * one
 
 
 @pytest.mark.parametrize("vocab", [1, 15, 16, 17, 1000, 49152])
