@@ -16,7 +16,7 @@ from appliance.doctor.evidence import Probe
 
 _TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 120.0
-_PROBE_TOKENS = 24
+_PROBE_TOKENS = 160
 _APART_S = 0.001  # pieces that arrive closer to each other came together
 
 

@@ -22,7 +22,7 @@ _PREFIX = "breadbox-"
 _MIN_AGE_S = 60.0
 _FILES = ("settings.json", "progress.json", "draining", "not-ready")
 TEMPORARY = "tmp"  # the programs' TMPDIR
-_SUBDIRS = ("log", "programs", "prometheus", "nginx", "worker", TEMPORARY)
+_SUBDIRS = ("responses", "log", "programs", "prometheus", "nginx", "worker", TEMPORARY)
 
 
 class RunDir:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,16 @@ def test_a_queue(crowded: RunningBox) -> None:
 def test_long_prompts_between_tokens(shipped_model: Path) -> None:
     with running_box(shipped_model, flags=[*SMALL, "--max-num-batched-tokens", "2048"]) as box:
         box.wait_ready()
-        with in_background(*[lambda: complete(box, prompt=[7, 8], max_tokens=60)] * 2):
-            for number in range(3):
-                complete(box, prompt=[1000 + (number * 13 + i) % 997 for i in range(1000)], max_tokens=1)
-        _, report = doctor(box.url, "--no-probe", "--max-ttft", "60")
+        numbers = count()
+
+        def read_long() -> None:
+            number = next(numbers)
+            complete(box, prompt=[1000 + (number * 13 + i * number) % 997 for i in range(1500)], max_tokens=1)
+            complete(box, prompt=[7, 8], max_tokens=20)
+
+        with in_background(*[lambda: complete(box, prompt=[7, 8], max_tokens=60)] * 2, read_long):
+            complete(box, prompt=[7, 8], max_tokens=60)
+            _, report = doctor(box.url, "--no-probe", "--max-ttft", "60", "--max-itl", "0.05")
     assert "--long-prefill-token-threshold" in troubles(report)["token-spikes"]["advice"]
 
 

@@ -11,7 +11,7 @@ from appliance.doctor.findings import Finding, Severity
 _FEW_ARRIVALS = 0.25  # of the chunks
 _LATE_START = 0.7  # of the whole time, before anything came
 _MIN_CHUNKS = 8
-_FASTEST_S = 0.002  # a token: what is made faster than that arrives together all by itself
+_SHORTEST_S = 0.4  # a stream that is over sooner may arrive together all by itself
 _ADVICE = (
     "in every proxy on the way: no buffering (nginx: proxy_buffering off; it also heeds our X-Accel-Buffering header), "
     "no gzip for text/event-stream, HTTP/1.1 to the box"
@@ -29,7 +29,7 @@ def _judge(probe: Probe) -> Iterator[str]:
     if probe.error or probe.num_chunks < _MIN_CHUNKS:
         return
     first, last = probe.arrivals_s[0], probe.arrivals_s[-1]
-    if last < _FASTEST_S * probe.num_chunks:
+    if last < _SHORTEST_S:
         return
     if len(probe.arrivals_s) < _FEW_ARRIVALS * probe.num_chunks or (first > _LATE_START * last and last > 1):
         yield (
