@@ -35,6 +35,11 @@ class Terminal:
         """Keys, Enter being a newline."""
         os.write(self._descriptor, text.encode())
 
+    def end_input(self, prompt: str = "> ") -> None:
+        """Ctrl-D at `prompt`: typed before the prompt it is lost when the line editor starts."""
+        self.expect(prompt)
+        self.type("\x04")
+
     def wait(self, within_s: float = 30) -> int:
         """Its exit status, once everything it shows is read."""
         deadline = time.monotonic() + within_s

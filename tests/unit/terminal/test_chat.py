@@ -212,7 +212,7 @@ def test_reasoning_is_dim_and_only_for_eyes(
     terminal.type("2 + 2?\n")
     terminal.expect("\x1b[2mhm, so\x1b[0m")
     terminal.expect("It is 4.")
-    terminal.type("\x04")
+    terminal.end_input()
     assert terminal.wait() == 0
     pipe(monkeypatch, "")
     assert run(capsys, "chat", "2 + 2?", "--url", server.url)[1] == "It is 4.\n"
@@ -232,5 +232,5 @@ def test_ctrl_c_stops_the_answer_only(server: PeopleServer, terminal: Terminal) 
     terminal.type("enough\n")
     terminal.expect("you said: enough")
     assert server.bodies[-1]["messages"][1]["content"].startswith("on on on")
-    terminal.type("\x04")
+    terminal.end_input()
     assert terminal.wait() == 0

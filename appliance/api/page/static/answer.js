@@ -12,6 +12,7 @@ export class Answer {
     this._count = 0;
     this.onText = () => {};
     this.onSilence = () => {}; // nothing came for a while
+    this.isSilent = false;
   }
 
   stop() {
@@ -61,7 +62,13 @@ export class Answer {
 
   _listen() {
     clearTimeout(this._timer);
-    this._timer = setTimeout(() => this.onSilence(), SILENCE_MS);
+    this.isSilent = false;
+    this._timer = setTimeout(() => this._noticeSilence(), SILENCE_MS);
+  }
+
+  _noticeSilence() {
+    this.isSilent = true;
+    this.onSilence();
   }
 
   _facts() {

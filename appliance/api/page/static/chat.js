@@ -25,6 +25,8 @@ export class Chat {
   setReady(isReady) {
     this._isReady = isReady;
     this._showState();
+    // The state may become known only after the silence was noticed.
+    if (this._answer?.isSilent) this._showSilence(this._views.at(-1));
   }
 
   showName(name) {
@@ -75,11 +77,15 @@ export class Chat {
     view.allowRetry(false);
     const answer = (this._answer = new Answer(turn, body));
     answer.onText = () => this._drawSoon(view);
-    answer.onSilence = () => view.wait(this._status.isReady ? "Waiting for the next token…" : "The engine is away. The answer goes on when it is back.");
+    answer.onSilence = () => this._showSilence(view);
     this._showState();
     view.draw({ isWriting: true });
     await answer.run();
     this._finish(turn, view, answer);
+  }
+
+  _showSilence(view) {
+    view.wait(this._status.isReady ? "Waiting for the next token…" : "The engine is away. The answer goes on when it is back.");
   }
 
   _finish(turn, view, answer) {
