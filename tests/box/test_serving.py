@@ -42,6 +42,7 @@ def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
 
 
+@pytest.mark.exact
 def test_chat_is_the_same_streamed_and_not(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "What is the capital of France?"}]
     whole = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=20)

@@ -197,6 +197,7 @@ def test_seeds_out_of_range(box: Caller) -> None:
         assert box.chat(seed=seed, temperature=1).status_code == 200
 
 
+@pytest.mark.exact
 def test_n_is_reproducible_by_its_seed(box: Caller) -> None:
     body = chat_body("Say a word", n=3, seed=11, temperature=1.2, max_tokens=6)
     texts = [[choice["message"]["content"] for choice in box.both(CHAT, body)["choices"]] for _ in range(2)]
