@@ -19,6 +19,7 @@ from appliance.api.messages import routes as messages
 from appliance.api.messages.errors import encode_error as encode_messages_error
 from appliance.api.middleware import make_middleware
 from appliance.api.openapi import install_openapi
+from appliance.api.page import reference
 from appliance.api.page import routes as page
 from appliance.api.responses import routes as responses
 from appliance.api.served_model import ServedModel, ServedModels, load_models
@@ -46,6 +47,7 @@ ROUTERS: tuple[tuple[APIRouter, Callable[[Settings], bool]], ...] = (
     (load.router, _always),
     (metrics.router, _always),
     (page.router, lambda settings: not settings.disable_page),
+    (reference.router, lambda settings: not settings.disable_fastapi_docs),
 )
 
 # Paths whose errors do not look like OpenAI's, whatever raises them.
@@ -66,6 +68,8 @@ def create_app(settings: Settings, models: Sequence[ServedModel] | None = None) 
         middleware=make_middleware(settings, state.metrics),
         exception_handlers=dict(HANDLERS),
         openapi_url="/openapi.json" if docs else None,
+        docs_url=None,  # ours, in `page.reference`, need no internet
+        redoc_url=None,
         # A redirect would drop the body or the key of many clients; the 404 names the right path instead.
         redirect_slashes=False,
         telemetry={

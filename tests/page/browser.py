@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
@@ -53,12 +54,12 @@ class OpenPage:
 
     def open(self, url: str) -> None:
         """Go there; requests to anywhere else are noted."""
-        self._url = url
+        self._own = (f"http://{urlsplit(url).netloc}/", "data:", "blob:")
         self.page.on("request", self._on_request)
         self.page.goto(url)
 
     def _on_request(self, request: Request) -> None:
-        if not request.url.startswith(self._url):
+        if not request.url.startswith(self._own):
             self.foreign.append(request.url)
 
     def _on_error(self, error: Exception) -> None:

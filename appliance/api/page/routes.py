@@ -17,7 +17,6 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; base-uri 'self'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 )
 HEADERS = {
-    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -27,9 +26,9 @@ HEADERS = {
 }
 
 
-def respond(file: PageFile, request: Request) -> Response:
-    """The file, or 304 where the browser has it."""
-    headers = HEADERS | {"etag": file.etag}
+def respond(file: PageFile, request: Request, policy: str = CONTENT_SECURITY_POLICY) -> Response:
+    """The file, or 304 where the browser has it; `policy` is its Content-Security-Policy."""
+    headers = HEADERS | {"content-security-policy": policy, "etag": file.etag}
     if file.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers | {"content-type": file.content_type})
