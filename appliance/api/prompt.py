@@ -3,22 +3,11 @@ checked against the context before anything is generated."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import TypeVar
-
+from appliance.api.event_loop import INLINE_SIZE, off_loop
 from appliance.api.fields import refuse
 from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel
 from appliance.errors import ContextLengthError
-
-INLINE_CHARS = 8_192
-T = TypeVar("T")
-
-
-async def off_loop(size_chars: int, work: Callable[[], T]) -> T:
-    """Run `work` here if the text is small (milliseconds at most), else in a thread."""
-    return work() if size_chars <= INLINE_CHARS else await asyncio.to_thread(work)
 
 
 async def encode_prompt(
@@ -36,7 +25,7 @@ async def encode_prompt(
 
 def check_characters(text: str, model: ServedModel, param: str) -> None:
     """Refuse what has more characters than the context's tokens can spell, without tokenizing it."""
-    if len(text) <= INLINE_CHARS:
+    if len(text) <= INLINE_SIZE:
         return
     fewest_tokens = -(-len(text) // model.longest_piece_chars)
     if fewest_tokens > model.max_model_len:

@@ -1,7 +1,7 @@
 """Reads JSON bodies: size, content type, strict JSON, bounded nesting, then the schema. Anything wrong is a 4xx.
 
 Bodies are parsed here and not by the framework, because its parser lets NaN, lone surrogates and boundless nesting
-through and answers 422.
+through and answers 422. Large ones are read in a thread; what cannot let go of the interpreter there is bounded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from appliance.api.event_loop import off_loop
 from appliance.api.state import get_state
 from appliance.errors import InvalidRequestError, PayloadTooLargeError
 
 MAX_DEPTH = 128
+# Making a million of them takes a second in which nothing else runs; no conversation has a tenth of these.
+MAX_CONTAINERS = 100_000
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # anything else in a header is ignored
 _MAX_DETAIL_CHARS = 200
 Model = TypeVar("Model", bound=BaseModel)
@@ -27,7 +30,8 @@ def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
     """A dependency that reads the request's body as a `model`."""
 
     async def read(request: Request) -> Model:
-        return validate(model, await read_object(request))
+        value, size = await _read(request)
+        return await off_loop(size, lambda: validate(model, value))
 
     return read
 
@@ -37,12 +41,19 @@ async def read_object(request: Request) -> dict[str, Any]:
 
     Raises InvalidRequestError, PayloadTooLargeError.
     """
+    value, _ = await _read(request)
+    return value
+
+
+async def _read(request: Request) -> tuple[dict[str, Any], int]:
+    """The object, and how many bytes it was."""
     _check_content_type(request)
-    value = parse_json(await read_bytes(request, get_state(request).max_body_bytes))
+    body = await read_bytes(request, get_state(request).max_body_bytes)
+    value = await off_loop(len(body), lambda: parse_json(body))
     priority = request.headers.get("x-vllm-priority", "")
     if _INTEGER.fullmatch(priority):
         value["priority"] = int(priority)
-    return value
+    return value, len(body)
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:
@@ -71,6 +82,10 @@ def _check_content_type(request: Request) -> None:
 
 def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`. Raises InvalidRequestError."""
+    # Counting brackets is a cheap upper bound: some may be in strings.
+    num_brackets = body.count(b"[") + body.count(b"{")
+    if num_brackets > MAX_CONTAINERS:
+        _check_containers(body)
     try:
         value = msgspec.json.decode(body)
     except msgspec.MsgspecError as error:
@@ -79,10 +94,16 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise InvalidRequestError("the request body is not valid JSON") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("the request body must be a JSON object")
-    # Counting brackets is a cheap upper bound; only bodies with many of them are walked.
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+    if num_brackets > MAX_DEPTH:
         check_depth(value, MAX_DEPTH)
     return value
+
+
+def _check_containers(body: bytes) -> None:
+    without_escapes = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    structure = b"".join(without_escapes.split(b'"')[::2])  # what is between the strings
+    if structure.count(b"[") + structure.count(b"{") > MAX_CONTAINERS:
+        raise InvalidRequestError(f"the request body has more than {MAX_CONTAINERS} lists and objects")
 
 
 def check_depth(value: Any, limit: int) -> None:

@@ -10,6 +10,7 @@ from appliance.api.served_model import ServedModel
 MAX_LOGIT_BIAS = 100
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 1024
+MAX_BAD_WORD_CHARS = 32_768
 _MAX_SHOWN = 10
 
 
@@ -21,10 +22,12 @@ def check_token_ids(param: str, token_ids: list[int], vocab_size: int) -> None:
 
 
 def read_logit_bias(bias: dict[str, Any] | None, vocab_size: int) -> dict[int, float]:
-    """Keys are token ids written as strings. Raises InvalidRequestError that names every bad entry."""
+    """Keys are token ids written as strings. Raises InvalidRequestError that names the bad entries, the first ten."""
     read: dict[int, float] = {}
-    problems = []
+    problems: list[str] = []
     for key, value in (bias or {}).items():
+        if len(problems) >= _MAX_SHOWN:
+            break
         shown = key[:24]
         if not (key.isascii() and key.isdecimal() and len(key) < 20 and int(key) < vocab_size):
             problems.append(f"key {shown!r} is not a token id between 0 and {vocab_size - 1}")
@@ -33,7 +36,7 @@ def read_logit_bias(bias: dict[str, Any] | None, vocab_size: int) -> dict[int, f
         else:
             read[int(key)] = float(value)
     if problems:
-        raise refuse("logit_bias", "is wrong: " + "; ".join(problems[:_MAX_SHOWN]))
+        raise refuse("logit_bias", "is wrong: " + "; ".join(problems))
     return read
 
 
@@ -41,6 +44,8 @@ def encode_bad_words(words: list[str], model: ServedModel) -> list[list[int]]:
     """Each word as it is spelled at the start of a text and after a space. Raises InvalidRequestError."""
     if len(words) > MAX_BAD_WORDS or not all(words):
         raise refuse("bad_words", f"must be at most {MAX_BAD_WORDS} words, none of them empty")
+    if sum(map(len, words)) > MAX_BAD_WORD_CHARS:
+        raise refuse("bad_words", f"must have at most {MAX_BAD_WORD_CHARS} characters together")
     runs: list[list[int]] = []
     for word in words:
         for spelling in (word, " " + word.lstrip()):

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from appliance.api.conversation.prompt import make_chat_prompt
 from appliance.api.conversation.schemas import PromptFields
+from appliance.api.event_loop import off_loop
 from appliance.api.fields import MAX_INT64, Integer, RequestFields
 from appliance.api.json_response import json_response
 from appliance.api.openapi import describe_body
-from appliance.api.prompt import off_loop
 from appliance.api.request_body import json_body, read_object, validate
 from appliance.api.served_model import ServedModel
 from appliance.api.state import get_state
@@ -55,21 +55,24 @@ async def tokenize(request: Request, body: Annotated[dict[str, Any], Depends(rea
         chat = validate(TokenizeChatRequest, body)
         model = models.get(chat.model)
         prompt = await make_chat_prompt(chat, model, state.settings, is_bounded=False)
-        return _print_tokens(model, prompt.token_ids, chat.return_token_strs)
+        return await _print_tokens(model, prompt.token_ids, chat.return_token_strs)
     text = validate(TokenizeTextRequest, body)
     model = models.get(text.model)
     size = len(text.prompt)
     token_ids = await off_loop(size, lambda: model.tokenizer.encode(text.prompt, text.add_special_tokens))
-    return _print_tokens(model, token_ids, text.return_token_strs)
+    return await _print_tokens(model, token_ids, text.return_token_strs)
 
 
-def _print_tokens(model: ServedModel, token_ids: list[int], with_strings: bool) -> Response:
+async def _print_tokens(model: ServedModel, token_ids: list[int], with_strings: bool) -> Response:
+    def spell() -> list[str] | None:
+        return [model.tokenizer.token_str(token) for token in token_ids] if with_strings else None
+
     return json_response(
         {
             "count": len(token_ids),
             "max_model_len": model.max_model_len,
             "tokens": token_ids,
-            "token_strs": [model.tokenizer.token_str(token) for token in token_ids] if with_strings else None,
+            "token_strs": await off_loop(len(token_ids), spell),
         }
     )
 

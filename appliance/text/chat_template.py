@@ -15,7 +15,12 @@ from appliance.errors import InvalidRequestError
 from appliance.text.chat_messages import Message, shape_messages
 from appliance.text.control_text import CUT, LookalikeMarker
 from appliance.text.template_abilities import find_abilities
-from appliance.text.template_environment import TemplateEnvironment, compile_template, render_template
+from appliance.text.template_environment import (
+    TemplateEnvironment,
+    TemplateTimeoutError,
+    compile_template,
+    render_template,
+)
 from appliance.text.tokenizer import Tokenizer
 
 RESERVED_VARIABLES = frozenset(
@@ -85,6 +90,8 @@ class ChatTemplate:
         variables = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True}
         try:
             return render_template(self._template, self._constants | variables)
+        except TemplateTimeoutError:
+            raise  # it would take as long with the next conversation
         except InvalidRequestError:
             return None
 

@@ -7,13 +7,16 @@ from typing import Any
 
 from appliance.api.conversation.messages import read_messages
 from appliance.api.conversation.schemas import PromptFields
-from appliance.api.prompt import INLINE_CHARS, check_characters, off_loop
+from appliance.api.event_loop import estimate_size, off_loop
+from appliance.api.prompt import check_characters
 from appliance.api.served_model import ServedModel
 from appliance.errors import ApplianceError, InvalidRequestError
 from appliance.settings import Settings
 from appliance.text.chat_messages import joined_text
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.control_text import unmark
+
+_CHARS_AROUND_A_MESSAGE = 32  # an empty one is work, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +32,19 @@ class ChatPrompt:
 async def make_chat_prompt(
     request: PromptFields, model: ServedModel, settings: Settings, *, is_bounded: bool
 ) -> ChatPrompt:
-    """Render and tokenize; off the event loop where the messages are large or the template is the request's own.
+    """Render and tokenize; off the event loop where there is much to render or the template is the request's own.
 
     Raises InvalidRequestError; with `is_bounded` a conversation that cannot fit is refused before it is tokenized.
     """
     request.follow(settings)
-    size = sum(map(_size, request.messages)) + (INLINE_CHARS + 1 if request.chat_template else 0)
-    return await off_loop(size, lambda: _make(request, model, is_bounded))
+    return await off_loop(_estimate_size(request), lambda: _make(request, model, is_bounded))
 
 
-def _size(message: Any) -> int:
-    """Characters, or what counts as many where that takes a closer look."""
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, str):
-        return len(content) + 1
-    return INLINE_CHARS + 1 if content else 1
+def _estimate_size(request: PromptFields) -> int:
+    contents = [message.get("content") if isinstance(message, dict) else None for message in request.messages]
+    rest = [request.tools, request.documents, [request.chat_template] if request.chat_template else None]
+    sizes = map(estimate_size, [*contents, *rest, *request.template_kwargs.values()])
+    return _CHARS_AROUND_A_MESSAGE * len(contents) + sum(sizes)
 
 
 def _make(request: PromptFields, model: ServedModel, is_bounded: bool) -> ChatPrompt:

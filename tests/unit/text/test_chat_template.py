@@ -261,6 +261,9 @@ def test_the_same_text_as_hugging_face() -> None:
         ("{% for i in range(1000000000) %}x{% endfor %}", "cannot render"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot render"),
         ("{{ {1: nothing} | tojson }}", "cannot render"),
+        ("{{ ([1] * 60000000) | length }}", "more than"),
+        ("{% set n = namespace(x='ab') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "more than"),
+        ("{% set n = namespace(x='ab') %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}", "more than"),
     ],
 )
 def test_a_templates_failure_is_a_400(source: str, match: str) -> None:
@@ -275,6 +278,30 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_environment, "MAX_RENDERED_CHARACTERS", 10_000)
     with pytest.raises(InvalidRequestError, match="more than 10000 characters"):
         template.render([{"role": "user", "content": "x" * 11}])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set r = range(9999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{% set x = f(n - 1) %}{% set y = f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% for a in [[[[[[1] * 99] * 99] * 99] * 99] * 99] recursive %}{{ loop(a) }}{% endfor %}",
+    ],
+)
+def test_time_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = make("{% if messages[0].content == 'go' %}" + source + "{% endif %}{{ messages[0].content }}")
+    monkeypatch.setattr(template_environment, "MAX_RENDER_S", 0.2)
+    with pytest.raises(InvalidRequestError, match=r"took more than 0\.2 s|cannot render"):
+        template.render([{"role": "user", "content": "go"}])
+    with pytest.raises(InvalidRequestError, match=r"took more than 0\.2 s|cannot render"):
+        make(source + "{{ messages[0].content }}").render([USER])
+
+
+def test_loops_know_their_length() -> None:
+    source = "{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} {% endfor %}"
+    assert make(source).render([USER, USER]) == "1/2False 2/2True "
+    assert make("{% for k, v in {'a': 1}.items() %}{{ k ~ v ~ none }}{% else %}x{% endfor %}").render([]) == "a1None"
+    assert make("{% for x in nothing %}{% else %}none{% endfor %}").render([]) == "none"
 
 
 def test_a_syntax_error_is_found_when_the_template_is_made() -> None:
