@@ -54,6 +54,8 @@ RUN pip install --no-index --no-deps --no-build-isolation --target /opt/breadbox
 COPY --from=native /build/engine/kernels/native/build /opt/breadbox/app/engine/kernels/native/build
 
 FROM app AS model
+# Away from the sources, which have no compiled kernels beside them and would be imported first.
+WORKDIR /
 ARG MODEL=default
 ARG REVISION=
 ARG DTYPE=auto

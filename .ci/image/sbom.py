@@ -1,4 +1,4 @@
-"""Write the image's list of packages with versions and licences: `sbom.py FILE`.
+"""Write the image's list of packages with versions and licences as a CycloneDX document: `sbom.py FILE`.
 
 Those of Python and of the distribution, and the baked model with its source.
 """
@@ -12,6 +12,7 @@ import sys
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 MODELS = Path("/opt/breadbox/models")
 APP = "/opt/breadbox/app"
@@ -20,14 +21,24 @@ APP = "/opt/breadbox/app"
 def main(out: Path) -> None:
     """Collect and write."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    packages = [*_python(), *_debian(), *_models()]
-    out.write_text(json.dumps({"format": 1, "packages": packages}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "components": [*_python(), *_debian(), *_models()],
+    }
+    out.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _component(kind: str, name: str, version: str, licence: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "name": name, "version": version, "licenses": [{"license": {"name": licence}}]} | fields
 
 
 def _python() -> list[dict[str, Any]]:
     found = {one.metadata["Name"].lower(): one for one in [*distributions(), *distributions(path=[APP])]}
     return [
-        {"kind": "python", "name": name, "version": one.version, "licence": _licence(one)}
+        _component("library", name, one.version, _licence(one), purl=f"pkg:pypi/{name}@{quote(one.version)}")
         for name, one in sorted(found.items())
     ]
 
@@ -44,12 +55,20 @@ def _licence(package: Distribution) -> str:
 
 def _debian() -> list[dict[str, Any]]:
     done = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"], capture_output=True, text=True, check=True
+        ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\n"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    lines = (line.split(" ") for line in done.stdout.splitlines())
     return [
-        {"kind": "debian", "name": name, "version": version, "licence": _debian_licence(name)}
-        for name, version in lines
+        _component(
+            "library",
+            name,
+            version,
+            _debian_licence(name),
+            purl=f"pkg:deb/debian/{name}@{quote(version)}?arch={machine}",
+        )
+        for name, version, machine in map(str.split, done.stdout.splitlines())
     ]
 
 
@@ -66,13 +85,13 @@ def _debian_licence(name: str) -> str:
 def _models() -> list[dict[str, Any]]:
     manifests = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(MODELS.glob("*/manifest.json"))]
     return [
-        {
-            "kind": "model",
-            "name": manifest["name"],
-            "version": manifest["source"].get("revision") or manifest["source"].get("sha256") or "unknown",
-            "source": manifest["source"]["id"],
-            "licence": manifest.get("licence") or "unknown",
-        }
+        _component(
+            "machine-learning-model",
+            manifest["name"],
+            manifest["source"].get("revision") or manifest["source"].get("sha256") or "unknown",
+            manifest.get("licence") or "unknown",
+            properties=[{"name": "breadbox:source", "value": manifest["source"]["id"]}],
+        )
         for manifest in manifests
     ]
 
