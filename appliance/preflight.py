@@ -185,6 +185,8 @@ def _check_address(settings: Settings) -> Iterator[str]:
         yield f"--admin-port: {settings.admin_port} is the port of the box itself"
     elif settings.admin_port:
         yield from _check_port("--admin-port", settings.host, settings.admin_port)
+    if settings.lock_admin and not settings.api_key:
+        yield "--lock-admin: there is no key to lock it with; set --api-key"
 
 
 def _check_port(flag: str, host: str, port: int) -> Iterator[str]:

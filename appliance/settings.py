@@ -236,6 +236,7 @@ class Settings:
     otlp_traces_endpoint: str | None = _knob(None, "OpenTelemetry collector that gets a span a request (OTLP over HTTP, such as http://collector:4318)", _WATCHING, metavar="URL", check=_check_url)
     custom_histogram_buckets: dict[str, Any] | None = _knob(None, 'JSON object of bucket bounds by histogram, such as {"e2e_request_latency_seconds": [0.05, 0.1, 0.5]}', _WATCHING, parse=parse_json_object, check=_check_buckets)
     admin_port: int | None = _knob(None, "serve metrics, load and probes on this port, without a key, and metrics and load no more on the main one", _WATCHING, parse=int, check=_between(1, 65535))
+    lock_admin: bool = _knob(False, "metrics and load need a key on the port of --admin-port, too; a box without keys does not start", _WATCHING)
     # fmt: on
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from appliance.doctor.samples import Samples
 from appliance.settings import Settings
 
+SHORTEST_STREAM_S = 0.4  # one that is over sooner may arrive together all by itself
 _FEW = 20  # observations in the watched seconds that are enough to judge by these alone
 
 
@@ -29,6 +30,11 @@ class Probe:
     headers: dict[str, str] = field(default_factory=dict)
     is_complete: bool = True
     error: str | None = None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether it lasted long enough to see how it flows."""
+        return bool(self.arrivals_s) and self.arrivals_s[-1] >= SHORTEST_STREAM_S
 
 
 @dataclass(frozen=True)
@@ -91,10 +97,10 @@ class Evidence:
         """What happened between the two scrapes."""
         return self.after.since(self.before)
 
-    def recent(self, histogram: str) -> Samples:
-        """The watched seconds where enough was observed in them, else everything since the start."""
+    def recent(self, histogram: str, enough: int = _FEW) -> Samples:
+        """The watched seconds where `enough` was observed in them, else everything since the start."""
         window = self.window
-        return window if window.total(f"{histogram}_count") >= _FEW else self.after
+        return window if window.total(f"{histogram}_count") >= enough else self.after
 
     @property
     def is_ready(self) -> bool:

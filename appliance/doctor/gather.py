@@ -18,6 +18,7 @@ from appliance.settings import Settings, from_json, temporary_dirs
 from appliance.supervisor.readiness import own_address
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_PROBE_TOKENS = (160, 640, 2560)  # one after the other, as long as the box is too fast to see how its stream flows
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,19 @@ def gather(options: Options) -> Evidence:
         log=_read_file(options.log) if options.log else "",
         proxy_configs={str(path): _read_file(path) for path in _proxy_configs(options, run_dir)},
     )
-    client = BoxClient(options.url, options.api_key or next(iter(settings.api_key if settings else ()), None))
+    key = options.api_key or next(iter(settings.api_key if settings else ()), None)
+    client = BoxClient(options.url, key)
     try:
-        return _ask(client, options, run_dir, given)
+        return _ask(client, _find_metrics(client, key, options, settings), options, run_dir, given)
     except (OSError, ValueError) as error:
         return replace(given, error=str(error))
 
 
-def _ask(client: BoxClient, options: Options, run_dir: Path | None, given: Evidence) -> Evidence:
+def _ask(client: BoxClient, metrics: BoxClient, options: Options, run_dir: Path | None, given: Evidence) -> Evidence:
     ready = client.get("/readyz")
     # Before the watched seconds, so that the doctor does not see its own load.
-    probe = _probe(client) if options.with_probe and ready.status == 200 else None
+    probe = ask_for_stream(client) if options.with_probe and ready.status == 200 else None
     watch = MachineWatch() if run_dir else None
-    metrics = _find_metrics(client, options, given)
     before, started = _scrape(metrics), time.monotonic()
     time.sleep(options.seconds)
     after, seconds = _scrape(metrics), time.monotonic() - started
@@ -75,11 +76,11 @@ def _ask(client: BoxClient, options: Options, run_dir: Path | None, given: Evide
     )
 
 
-def _find_metrics(client: BoxClient, options: Options, given: Evidence) -> BoxClient:
+def _find_metrics(client: BoxClient, key: str | None, options: Options, settings: Settings | None) -> BoxClient:
     if options.admin_url:
-        return BoxClient(options.admin_url, None)
-    if given.settings is not None and given.settings.admin_port:
-        return BoxClient(f"http://{own_address(given.settings.host)}:{given.settings.admin_port}", None)
+        return BoxClient(options.admin_url, key)
+    if settings is not None and settings.admin_port:
+        return BoxClient(f"http://{own_address(settings.host)}:{settings.admin_port}", key)
     return client
 
 
@@ -90,11 +91,18 @@ def _scrape(client: BoxClient) -> Samples:
     return Samples.parse(answer.text)
 
 
-def _probe(client: BoxClient) -> Probe:
+def ask_for_stream(client: BoxClient) -> Probe:
+    """A stream that is long enough to tell, if this box's model can make one."""
     models = client.get("/v1/models")
     if models.status != 200:
         return Probe(error=f"/v1/models answers with status {models.status}")
-    return client.probe(json.loads(models.text)["data"][0]["id"])
+    card = json.loads(models.text)["data"][0]
+    probe = Probe()
+    for num_tokens in _PROBE_TOKENS:
+        probe = client.probe(card["id"], min(num_tokens, card["max_model_len"] // 2))
+        if probe.error or probe.is_telling:
+            break
+    return probe
 
 
 def _skew(answer: Answer) -> float | None:

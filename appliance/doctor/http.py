@@ -16,7 +16,6 @@ from appliance.doctor.evidence import Probe
 
 _TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 120.0
-_PROBE_TOKENS = 160
 _APART_S = 0.001  # pieces that arrive closer to each other came together
 
 
@@ -52,9 +51,9 @@ class BoxClient:
         except http.client.HTTPException as error:
             raise OSError(f"{self._url} does not speak HTTP: {error!r}") from None
 
-    def probe(self, model: str) -> Probe:
+    def probe(self, model: str, num_tokens: int) -> Probe:
         """Ask for a small stream and note when its pieces arrive."""
-        body = {"model": model, "prompt": "The", "max_tokens": _PROBE_TOKENS, "temperature": 0, "stream": True}
+        body = {"model": model, "prompt": "The", "max_tokens": num_tokens, "temperature": 0, "stream": True}
         request = urllib.request.Request(  # noqa: S310
             f"{self._url}/v1/completions",
             data=json.dumps(body | {"ignore_eos": True}).encode(),

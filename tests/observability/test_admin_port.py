@@ -38,6 +38,27 @@ def test_admin_port(tiny: Path) -> None:
         assert report["findings"] == []
 
 
+def test_a_locked_admin_port_asks_for_the_key(tiny: Path) -> None:
+    port = free_port()
+    flags = ["--kv-cache-memory", "4MiB", "--max-num-seqs", "8", "--api-key", "secret", "--lock-admin"]
+    with running_box(tiny, flags=[*flags, "--admin-port", str(port)]) as box:
+        box.wait_ready()
+        admin = f"http://127.0.0.1:{port}"
+        for path in ("/metrics", "/load"):
+            refused = httpx.get(admin + path, headers={"x-breadbox-admin": "yes"}, timeout=20)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert httpx.get(admin + path, headers=KEY, timeout=20).status_code == 200
+            assert httpx.get(box.url + path, headers=KEY, timeout=20).status_code == 404
+        assert httpx.get(f"{admin}/readyz", timeout=20).status_code == 200
+        assert examine(box.url, box.folder / "run")["findings"] == []
+
+
+def test_it_cannot_be_locked_without_a_key() -> None:
+    problems = list(_check_address(Settings(host="127.0.0.1", port=free_port(), lock_admin=True)))
+    assert problems == ["--lock-admin: there is no key to lock it with; set --api-key"]
+    assert list(_check_address(Settings(host="127.0.0.1", port=free_port(), lock_admin=True, api_key=("k",)))) == []
+
+
 def examine(url: str, run_dirs: Path) -> dict[str, object]:
     """The doctor finds port and key in the run directory."""
     command = [

@@ -12,6 +12,8 @@ import pytest
 from appliance.doctor.checks import CHECKS
 from appliance.doctor.evidence import Evidence, Folder, Gpu, Limits, Machine, Probe
 from appliance.doctor.findings import Severity
+from appliance.doctor.gather import ask_for_stream
+from appliance.doctor.http import Answer, BoxClient
 from appliance.doctor.machine import read_gpus
 from appliance.doctor.report import as_json, as_text, examine, not_examined, worst
 from appliance.doctor.samples import Samples
@@ -275,6 +277,28 @@ def test_percentiles_and_growth() -> None:
         .total("c_total")
         == 3
     )
+
+
+class FastBox(BoxClient):
+    """Makes a thousand tokens a second."""
+
+    def __init__(self) -> None:
+        super().__init__("http://box", None)
+        self.asked: list[int] = []
+
+    def get(self, path: str) -> Answer:
+        return Answer(200, json.dumps({"data": [{"id": "m", "max_model_len": 1000}]}), None)
+
+    def probe(self, model: str, num_tokens: int) -> Probe:
+        self.asked.append(num_tokens)
+        return Probe((num_tokens / 1000,), num_tokens)
+
+
+def test_a_fast_box_is_asked_for_a_longer_stream() -> None:
+    box = FastBox()
+    probe = ask_for_stream(box)
+    assert box.asked == [160, 500]
+    assert "stream-stutter" in {finding.trouble for finding in examine(evidence(probe=probe))}
 
 
 def test_gpus_are_read_from_nvidia_smi() -> None:

@@ -11,7 +11,6 @@ from appliance.doctor.findings import Finding, Severity
 _FEW_ARRIVALS = 0.25  # of the chunks
 _LATE_START = 0.7  # of the whole time, before anything came
 _MIN_CHUNKS = 8
-_SHORTEST_S = 0.4  # a stream that is over sooner may arrive together all by itself
 _ADVICE = (
     "in every proxy on the way: no buffering (nginx: proxy_buffering off; it also heeds our X-Accel-Buffering header), "
     "no gzip for text/event-stream, HTTP/1.1 to the box"
@@ -26,11 +25,9 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _judge(probe: Probe) -> Iterator[str]:
-    if probe.error or probe.num_chunks < _MIN_CHUNKS:
+    if probe.error or probe.num_chunks < _MIN_CHUNKS or not probe.is_telling:
         return
     first, last = probe.arrivals_s[0], probe.arrivals_s[-1]
-    if last < _SHORTEST_S:
-        return
     if len(probe.arrivals_s) < _FEW_ARRIVALS * probe.num_chunks or (first > _LATE_START * last and last > 1):
         yield (
             f"{probe.num_chunks} chunks of a stream came in {len(probe.arrivals_s)} pieces, "

@@ -14,7 +14,7 @@ _ENOUGH = 100  # gaps, before a percentile says something
 
 def check(evidence: Evidence) -> Iterator[Finding]:
     """The 99th percentile against the median: a slow machine has both."""
-    samples = evidence.recent(_ITL)
+    samples = evidence.recent(_ITL, _ENOUGH)
     if samples.total(f"{_ITL}_count") < _ENOUGH:
         return
     p50, p99 = samples.quantile(_ITL, 0.5), samples.quantile(_ITL, 0.99)
