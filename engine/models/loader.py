@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
-from engine.kernels.packed import PackedTensor
+from engine.kernels.packed import FORMATS, PackedTensor, packed_bytes
 from engine.layers.build import Build
 from engine.models import ARCHITECTURES
 from engine.models.config import ModelConfig
@@ -90,7 +90,10 @@ class MappedWeights:
         if name not in self._packed:
             return self._tensor(name, entry, DTYPES.get(entry["dtype"]))
         format, rows, columns, is_gate_up = self._packed[name]
-        return PackedTensor(self._tensor(name, entry, torch.uint8), (rows, columns), format, is_gate_up)
+        tensor = PackedTensor(self._tensor(name, entry, torch.uint8), (rows, columns), format, is_gate_up)
+        if format not in FORMATS or tensor.nbytes != packed_bytes((rows, columns), format, is_gate_up=is_gate_up):
+            raise ConfigError(f"{self._path}: packed tensor {name} ({format}) is damaged or of a newer bake")
+        return tensor
 
     def _tensor(self, name: str, entry: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
         if dtype is None:

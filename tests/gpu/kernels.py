@@ -159,7 +159,7 @@ def random_quantized(scheme: Scheme, n: int, k: int) -> QuantizedWeight:
         return QuantizedWeight(scheme, codes, scales, None, None, n, k, 128)
     codes = torch.randint(0, 100, (n, k), dtype=torch.int8, device=CUDA)
     dtype = torch.int8 if scheme is Scheme.INT8 else torch.float8_e4m3fn
-    return QuantizedWeight(scheme, codes.view(dtype), torch.rand(n, device=CUDA), None, None, n, k, k)
+    return QuantizedWeight(scheme, codes.view(dtype), torch.rand(1, n, device=CUDA), None, None, n, k, k)
 
 
 def _quantized(report: Report) -> None:

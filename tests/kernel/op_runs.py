@@ -140,11 +140,14 @@ def make_quantized(shape: QuantizedShape) -> QuantizedWeight:
     if shape.scheme is Scheme.INT4:
         groups = k // shape.group
         zeros = torch.randint(0, 16, (n, groups)) if shape.has_zeros else None
-        return make_int4(torch.randint(0, 16, (n, k)), torch.rand(n, groups) * 0.02 + 0.001, zeros)
+        minima = torch.randn(n, groups) * 0.1 if shape.has_minima else None
+        return make_int4(torch.randint(0, 16, (n, k)), torch.rand(n, groups) * 0.02 + 0.001, zeros, minima)
+    groups = -(-k // shape.group) if shape.is_grouped else 1
     if shape.scheme is Scheme.INT8:
-        return make_int8(torch.randint(-128, 128, (n, k)).to(torch.int8), torch.rand(n) * 0.002 + 0.0001)
-    scales = torch.tensor(0.01) if shape.has_zeros else torch.rand(n) * 0.02 + 0.001
-    return make_fp8((torch.randn(n, k) * 20).to(torch.float8_e4m3fn), scales)
+        return make_int8(torch.randint(-128, 128, (n, k)).to(torch.int8), torch.rand(n, groups) * 0.002 + 0.0001)
+    scales = torch.tensor(0.01) if shape.has_zeros else torch.rand(n, groups) * 0.02 + 0.001
+    codes = (torch.randn(n, k) * 20).to(torch.float8_e4m3fn)
+    return make_fp8(codes, scales, shape.group if shape.is_grouped else None)
 
 
 def _moe(op: str, implementation: str, shape: MoeShape, device: torch.device, dtype: torch.dtype) -> Result:

@@ -147,17 +147,39 @@ def _quantized(chip: Chip) -> Iterator[Case]:
                 partial(quantized_matmul, _empty(rows, INTERMEDIATE), weight),
             )
         yield Case("dequantize", scheme.value, partial(dequantize, weight, BF16))
-    grouped = quantized_weight(Scheme.INT4, QKV, HIDDEN, group=32)
-    yield Case("quantized_matmul", "int4 group 32", partial(quantized_matmul, _empty(1, HIDDEN), grouped))
+    yield from _grouped(chip)
 
 
-def quantized_weight(scheme: Scheme, n: int, k: int, group: int = 128) -> QuantizedWeight:
-    """A weight [n, k] of a scheme, without memory."""
+def _grouped(chip: Chip) -> Iterator[Case]:
+    """What bake packed in groups of 32 for a CPU, and float8 in blocks of 128."""
+    quantized_matmul, dequantize = load_op("quantized_matmul", "cuda"), load_op("dequantize", "cuda")
+    weights = {
+        "int4 group 32": quantized_weight(Scheme.INT4, QKV, HIDDEN, group=32),
+        "int4 minima": quantized_weight(Scheme.INT4, QKV, HIDDEN, group=32, has_minima=True),
+        "int8 group 32": quantized_weight(Scheme.INT8, QKV, HIDDEN, group=32),
+    }
+    if chip.has_fp8:
+        weights["fp8 blocks"] = quantized_weight(Scheme.FP8, QKV, HIDDEN, group=128)
+    for name, weight in weights.items():
+        for rows in (1, 32, 512):
+            yield Case(
+                "quantized_matmul", f"{name} {rows} rows", partial(quantized_matmul, _empty(rows, HIDDEN), weight)
+            )
+        yield Case("dequantize", name, partial(dequantize, weight, BF16))
+
+
+def quantized_weight(
+    scheme: Scheme, n: int, k: int, group: int | None = None, *, has_minima: bool = False
+) -> QuantizedWeight:
+    """A weight [n, k] of a scheme, without memory; groups of 128 (int4) or whole rows unless `group` says otherwise."""
     if scheme is Scheme.INT4:
-        scales, zeros = _empty(k // group, n, dtype=torch.float16), _empty(k // group, n, dtype=torch.uint8)
-        return QuantizedWeight(scheme, _empty(k // 2, n, dtype=torch.uint8), scales, zeros, None, n, k, group)
+        size = group or 128
+        scales, zeros = _empty(k // size, n, dtype=torch.float16), _empty(k // size, n, dtype=torch.uint8)
+        codes, minima = _empty(k // 2, n, dtype=torch.uint8), scales if has_minima else None
+        return QuantizedWeight(scheme, codes, scales, None if has_minima else zeros, None, n, k, size, minima)
     dtype = torch.int8 if scheme is Scheme.INT8 else torch.float8_e4m3fn
-    return QuantizedWeight(scheme, _empty(n, k, dtype=dtype), _empty(n, dtype=torch.float32), None, None, n, k, k)
+    scales = _empty(k // (group or k), n, dtype=torch.float32)
+    return QuantizedWeight(scheme, _empty(n, k, dtype=dtype), scales, None, None, n, k, group or k)
 
 
 def _attention(model: Attention, kv_dtype: torch.dtype) -> Iterator[Case]:

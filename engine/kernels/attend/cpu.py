@@ -122,7 +122,9 @@ def batch_struct(batch: StepBatch) -> Batch:
 
 
 def attention_struct(spec: AttentionSpec, cos_sin: Tensor) -> Attention:
-    """The C view of a layer's attention; valid as long as cos_sin lives."""
+    """The C view of a layer's attention; valid as long as cos_sin lives. ConfigError for a soft cap."""
+    if spec.soft_cap is not None:
+        raise ConfigError("attention with a soft cap (soft_cap, Gemma 2's) has no CPU kernel: set device to cuda")
     if cos_sin.dtype != torch.float32 or not cos_sin.is_contiguous() or cos_sin.shape[1] != spec.head_dim:
         raise ValueError(f"cos_sin must be contiguous float32 [max_model_len, {spec.head_dim}]")
     return Attention(

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels.native.packing import unpack
-from engine.kernels.packed import PackedTensor
+from engine.kernels.packed import PackedTensor, unpack
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Linear layers by the C++ library: weights packed in blocks of 16 output channels.
 
 Float weights keep the file's own precision (a bfloat16 checkpoint is read as bfloat16: exact, half the bytes) and are
-multiplied with float32 activations and sums. What was packed at bake (perhaps quantized) is taken as it is.
+multiplied with float32 activations and sums. What was packed at bake (perhaps quantized) is taken as it is, but for
+float8, which becomes bfloat16 here: no CPU multiplies it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from engine.kernels.native.library import Epilogue, load_library
 from engine.kernels.native.packing import PackedWeight, exact_format, pack, wrap
-from engine.kernels.packed import PackedTensor
+from engine.kernels.packed import FLOAT8, PackedTensor, unpack
 
 
 def prepare_linear(
@@ -50,7 +51,9 @@ def _prepare(weight: Tensor | PackedTensor | PackedWeight, bias: Tensor | None, 
     if isinstance(weight, PackedWeight):
         return weight
     if isinstance(weight, PackedTensor):
-        return wrap(weight, bias)
+        if weight.format not in FLOAT8:
+            return wrap(weight, bias)
+        weight = unpack(weight).bfloat16()
     return pack(weight, exact_format(weight.dtype), bias=bias, is_gate_up=is_gate_up)
 
 

@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.kernels.chip import chip_of
 from engine.kernels.gated.kernel import silu_mul
 from engine.kernels.linear import reference
 from engine.kernels.linear.reference import LinearWeight
 from engine.kernels.norm.kernel import rms_norm
 from engine.kernels.packed import PackedTensor
 from engine.kernels.quantized.kernel import quantized_matmul
-from engine.kernels.quantized.weights import QuantizedWeight
+from engine.kernels.quantized.weights import QuantizedWeight, Scheme, make_from_packed
 
 Weight = LinearWeight | QuantizedWeight
 
@@ -27,10 +28,11 @@ Weight = LinearWeight | QuantizedWeight
 def prepare_linear(
     weight: Tensor | PackedTensor | QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> Weight:
-    """Copy [N, K] to the device in the activations' type, also what was packed for a CPU; a `QuantizedWeight` keeps its
-    codes."""
-    if isinstance(weight, QuantizedWeight):
-        return weight.to(device, dtype, bias)
+    """Copy [N, K] to the device in the activations' type. Quantized weights keep their codes, packed for a CPU or not;
+    float8 becomes the activations' type on a GPU that does not multiply it."""
+    found = make_from_packed(weight, device) if isinstance(weight, PackedTensor) else weight
+    if isinstance(found, QuantizedWeight) and (found.scheme is not Scheme.FP8 or chip_of(device).has_fp8):
+        return found.to(device, dtype, bias)
     return reference.prepare_linear(weight, bias, dtype, device)
 
 

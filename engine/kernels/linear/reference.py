@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.elementwise import rms_norm, silu_
-from engine.kernels.native.packing import unpack
-from engine.kernels.packed import PackedTensor
+from engine.kernels.packed import PackedTensor, unpack
 from engine.kernels.quantized.reference import dequantize
 from engine.kernels.quantized.weights import QuantizedWeight
 

@@ -120,11 +120,6 @@ def wrap(tensor: PackedTensor, bias: Tensor | None) -> PackedWeight:
         raise ConfigError(f"a packed weight [{rows}, {columns}] is damaged or of a newer bake: {error}") from None
 
 
-def unpack(tensor: PackedTensor) -> Tensor:
-    """The whole matrix as float32 [N, K], rows in their natural order."""
-    return unpack_rows(wrap(tensor, None), torch.arange(tensor.shape[0]))
-
-
 def packed_bytes(n: int, k: int, format: Format, *, is_gate_up: bool = False) -> int:
     """Size of the packed form."""
     return load_library().packed_bytes(Weight(n=n, k=k, format=format, gate_up=is_gate_up))

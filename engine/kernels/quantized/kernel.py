@@ -56,7 +56,7 @@ def quantized_matmul_invariant(x: Tensor, weight: QuantizedWeight) -> Tensor:
 
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """The matrix [N, K]: ``(code - zero) * scale`` in float32, rounded to dtype."""
+    """The matrix [N, K]: ``(code - zero) * scale``, or ``code * scale + minimum``, in float32, rounded to dtype."""
     out = torch.empty(weight.n, weight.k, dtype=dtype, device=weight.codes.device)
     if weight.scheme is Scheme.INT4:
         grid = (triton.cdiv(weight.n, 64), weight.k // 32)
@@ -64,6 +64,7 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
             weight.codes,
             weight.scales,
             weight.zeros,
+            weight.minima,
             out,
             weight.n,
             K=weight.k,
@@ -75,7 +76,15 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     else:
         grid = (weight.n, triton.cdiv(weight.k, 1024))
         _dequantize_rows_kernel[grid](
-            weight.codes, weight.scales, out, weight.k, BLOCK=1024, num_warps=4, enable_fp_fusion=True
+            weight.codes,
+            weight.scales,
+            out,
+            weight.n,
+            K=weight.k,
+            GROUP=weight.group,
+            BLOCK=1024,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
     return out
 
@@ -100,7 +109,8 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tile(rows: int, weight: QuantizedWeight) -> Tile:
-    depth = min(weight.group & -weight.group, 128) if weight.scheme is Scheme.INT4 else 128
+    has_groups = weight.scheme is Scheme.INT4 or weight.group < weight.k
+    depth = min(weight.group & -weight.group, 128) if has_groups else 128  # input channels that share a scale
     if rows <= 16:
         return Tile(16, 64, depth, 4, 4)
     return Tile(32, 64, depth, 4, 3) if rows <= 32 else Tile(64, 64, min(depth, 64), 4, 3)
@@ -123,6 +133,7 @@ def _few_rows(x: Tensor, weight: QuantizedWeight, tile: Tile) -> Tensor:
         weight.codes,
         weight.scales,
         weight.zeros,
+        weight.minima,
         weight.bias if splits == 1 else None,
         parts,
         rows,
@@ -152,7 +163,8 @@ def _sum_parts(parts: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor
 
 def _fp8_matmul(x: Tensor, weight: QuantizedWeight, tile: Tile | None = None) -> Tensor:
     rows = x.shape[0]
-    tile = tile or (_tile(rows, weight) if rows <= 64 else Tile(128, 128, 64, 8, 3))
+    many = Tile(128, 128, min(64, weight.group & -weight.group) if weight.group < weight.k else 64, 8, 3)
+    tile = tile or (_tile(rows, weight) if rows <= 64 else many)
     codes, row_scales = quantize_rows(x)
     out = torch.empty(rows, weight.n, dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(weight.n, tile.columns), triton.cdiv(rows, tile.rows))
@@ -165,7 +177,8 @@ def _fp8_matmul(x: Tensor, weight: QuantizedWeight, tile: Tile | None = None) ->
         out,
         rows,
         weight.n,
-        weight.k,
+        K=weight.k,
+        GROUP=weight.group,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
@@ -192,6 +205,7 @@ def _int4_kernel(
     codes_ptr,
     scales_ptr,
     zeros_ptr,
+    minima_ptr,
     bias_ptr,
     parts_ptr,
     rows,
@@ -230,6 +244,11 @@ def _int4_kernel(
         part = tl.dot(x_low, low_values, input_precision="ieee")
         part = tl.dot(x_high, high_values, part, input_precision="ieee")
         acc += part * scale[None, :]
+        if minima_ptr is not None:
+            # code * scale + minimum is (code - 8) * scale and, for every channel, minimum + 8 * scale.
+            minimum = tl.load(minima_ptr + group, mask=column < width, other=0.0).to(tl.float32)
+            total = tl.sum(x_low.to(tl.float32), axis=1) + tl.sum(x_high.to(tl.float32), axis=1)
+            acc += total[:, None] * (minimum + 8.0 * scale)[None, :]
     _store_rows(acc, bias_ptr, parts_ptr + split.to(tl.int64) * rows * width, row, column, rows, width)
 
 
@@ -239,6 +258,7 @@ def _int8_kernel(
     codes_ptr,
     scales_ptr,
     zeros_ptr,
+    minima_ptr,
     bias_ptr,
     parts_ptr,
     rows,
@@ -250,7 +270,7 @@ def _int8_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """The same for int8 codes [N, K] with one scale a column; zeros_ptr and GROUP are of no use here."""
+    """The same for int8 codes [N, K]; zeros_ptr and minima_ptr are of no use here."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     split = tl.program_id(2)
@@ -270,8 +290,14 @@ def _int8_kernel(
             mask=(column < width)[None, :] & inside[:, None],
             other=0,
         )
-        acc = tl.dot(x, codes.to(tl.float32).to(x.dtype), acc, input_precision="ieee")
-    acc *= tl.load(scales_ptr + column, mask=column < width, other=0.0)[None, :]
+        values = codes.to(tl.float32).to(x.dtype)
+        if GROUP < K:
+            scale = tl.load(scales_ptr + start // GROUP * width + column, mask=column < width, other=0.0)
+            acc += tl.dot(x, values, input_precision="ieee") * scale.to(tl.float32)[None, :]
+        else:
+            acc = tl.dot(x, values, acc, input_precision="ieee")
+    if GROUP == K:
+        acc *= tl.load(scales_ptr + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     _store_rows(acc, bias_ptr, parts_ptr + split.to(tl.int64) * rows * width, row, column, rows, width)
 
 
@@ -299,31 +325,37 @@ def _fp8_kernel(
     out_ptr,
     rows,
     width,
-    k,
+    K: tl.constexpr,
+    GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """e4m3 times e4m3, sums in float32, then the row's and the column's scale."""
+    """e4m3 times e4m3, sums in float32; the scales of the column's groups, then the row's."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     acc = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, k, DEPTH):
+    for start in range(0, K, DEPTH):
         channel = start + tl.arange(0, DEPTH)
-        inside = channel < k
+        inside = channel < K
         x = tl.load(
-            x_ptr + row.to(tl.int64)[:, None] * k + channel[None, :],
+            x_ptr + row.to(tl.int64)[:, None] * K + channel[None, :],
             mask=(row < rows)[:, None] & inside[None, :],
             other=0.0,
         )
         codes = tl.load(
-            codes_ptr + column.to(tl.int64)[None, :] * k + channel[:, None],
+            codes_ptr + column.to(tl.int64)[None, :] * K + channel[:, None],
             mask=(column < width)[None, :] & inside[:, None],
             other=0.0,
         )
-        acc = tl.dot(x, codes, acc)
+        if GROUP < K:
+            scale = tl.load(scales_ptr + start // GROUP * width + column, mask=column < width, other=0.0)
+            acc += tl.dot(x, codes) * scale[None, :]
+        else:
+            acc = tl.dot(x, codes, acc)
     acc *= tl.load(row_scales_ptr + row, mask=row < rows, other=0.0)[:, None]
-    acc *= tl.load(scales_ptr + column, mask=column < width, other=0.0)[None, :]
+    if GROUP == K:
+        acc *= tl.load(scales_ptr + column, mask=column < width, other=0.0)[None, :]
     _store_rows(acc, bias_ptr, out_ptr, row, column, rows, width)
 
 
@@ -344,7 +376,15 @@ def _quantize_rows_kernel(x_ptr, codes_ptr, scales_ptr, width, LARGEST_CODE: tl.
 
 @triton.jit
 def _dequantize_int4_kernel(
-    codes_ptr, scales_ptr, zeros_ptr, out_ptr, width, K: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr
+    codes_ptr,
+    scales_ptr,
+    zeros_ptr,
+    minima_ptr,
+    out_ptr,
+    width,
+    K: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """One unit of 32 input channels of COLUMNS output channels, from [K / 2, N] to [N, K]."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -362,16 +402,22 @@ def _dequantize_int4_kernel(
     target = out_ptr + column.to(tl.int64)[None, :] * K + (unit * 32 + byte)[:, None]
     low = ((codes & 15).to(tl.float32) - zero) * scale
     high = ((codes >> 4).to(tl.float32) - zero) * scale
+    if minima_ptr is not None:
+        minimum = tl.load(minima_ptr + group, mask=column < width, other=0.0).to(tl.float32)[None, :]
+        low += minimum + 8.0 * scale
+        high += minimum + 8.0 * scale
     tl.store(target, low.to(out_ptr.dtype.element_ty), mask=has_column)
     tl.store(target + 16, high.to(out_ptr.dtype.element_ty), mask=has_column)
 
 
 @triton.jit
-def _dequantize_rows_kernel(codes_ptr, scales_ptr, out_ptr, width, BLOCK: tl.constexpr):
-    """A run of one row of int8 codes."""
+def _dequantize_rows_kernel(
+    codes_ptr, scales_ptr, out_ptr, rows, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A run of one row of int8 or e4m3 codes."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < width
-    codes = tl.load(codes_ptr + row * width + column, mask=inside, other=0.0).to(tl.float32)
-    values = codes * tl.load(scales_ptr + row)
-    tl.store(out_ptr + row * width + column, values.to(out_ptr.dtype.element_ty), mask=inside)
+    inside = column < K
+    codes = tl.load(codes_ptr + row * K + column, mask=inside, other=0.0).to(tl.float32)
+    scales = tl.load(scales_ptr + (column // GROUP).to(tl.int64) * rows + row, mask=inside, other=0.0)
+    tl.store(out_ptr + row * K + column, (codes * scales.to(tl.float32)).to(out_ptr.dtype.element_ty), mask=inside)

@@ -10,12 +10,15 @@ from engine.kernels.quantized.weights import QuantizedWeight, Scheme, unpack_int
 
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """The matrix [N, K]: ``(code - zero) * scale`` in float32, rounded to dtype."""
-    if weight.scheme is Scheme.INT4:
-        zeros = 8.0 if weight.zeros is None else _widened(weight.zeros, weight.group)
-        values = (unpack_int4(weight).float() - zeros) * _widened(weight.scales, weight.group)
-        return values.to(dtype)
-    return (weight.codes.float() * weight.scales[:, None]).to(dtype)
+    """The matrix [N, K]: ``(code - zero) * scale``, or ``code * scale + minimum``, in float32, rounded to dtype."""
+    scales = _widened(weight.scales, weight)
+    if weight.scheme is not Scheme.INT4:
+        return (weight.codes.float() * scales).to(dtype)
+    codes = unpack_int4(weight).float()
+    if weight.minima is not None:
+        return (codes * scales + _widened(weight.minima, weight)).to(dtype)
+    zeros = 8.0 if weight.zeros is None else _widened(weight.zeros, weight)
+    return ((codes - zeros) * scales).to(dtype)
 
 
 def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
@@ -27,6 +30,6 @@ def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
     return out.to(x.dtype)
 
 
-def _widened(per_group: Tensor, group: int) -> Tensor:
-    """[K / group, N] to [N, K]."""
-    return per_group.float().repeat_interleave(group, 0).t()
+def _widened(per_group: Tensor, weight: QuantizedWeight) -> Tensor:
+    """[groups, N] to [N, K]."""
+    return per_group.float().repeat_interleave(weight.group, 0)[: weight.k].t()

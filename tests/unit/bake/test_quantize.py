@@ -14,8 +14,7 @@ from appliance.bake import bake, verify
 from appliance.bake.block_codes import READERS, read_codes
 from appliance.baked_model import BakedModel
 from appliance.errors import BakeError
-from engine.kernels.native.packing import unpack
-from engine.kernels.packed import PackedTensor
+from engine.kernels.packed import PackedTensor, unpack
 from engine.models.loader import MappedWeights
 from tests.tiny_models import make_tiny_model
 
