@@ -65,8 +65,8 @@ def read_codes(tensor: PackedTensor) -> Codes:
         return _float8(tensor)
     code_bytes = GROUP * LANES if tensor.format == "int8" else GROUP * LANES // 2
     groups = _groups(tensor)
-    tail = groups[..., code_bytes:].contiguous().view(torch.float16).unflatten(-1, (-1, LANES))
-    factors = [_natural_rows(part[..., None], tensor) for part in tail.unbind(-2)]
+    tail = groups[..., code_bytes:].contiguous().view(torch.float16)
+    factors = [_natural_rows(part[..., None], tensor) for part in tail.split(LANES, -1)]
     bytes_ = groups[..., :code_bytes]
     codes = _pairs(bytes_.view(torch.int8)) if tensor.format == "int8" else _nibbles(bytes_)
     columns = tensor.shape[1]
@@ -87,7 +87,7 @@ def unpack(tensor: PackedTensor) -> Tensor:
 def _unpack_floats(tensor: PackedTensor) -> Tensor:
     dtype = FLOATS[tensor.format]
     values = _groups(tensor).view(dtype)
-    lanes = _pairs(values) if tensor.format == "bfloat16" else values.unflatten(-1, (GROUP, LANES)).transpose(-1, -2)
+    lanes = _pairs(values) if tensor.format == "bfloat16" else values.view(*values.shape[:-1], GROUP, LANES).mT
     return _natural_rows(lanes, tensor)[:, : tensor.shape[1]].float()
 
 
@@ -111,14 +111,14 @@ def _groups(tensor: PackedTensor) -> Tensor:
 
 def _pairs(values: Tensor) -> Tensor:
     """[…, 16 pairs of k, 16 channels, 2 k] flat to […, 16 channels, 32 k]."""
-    return values.unflatten(-1, (GROUP // 2, LANES, 2)).transpose(-3, -2).flatten(-2)
+    return values.reshape(*values.shape[:-1], GROUP // 2, LANES, 2).transpose(-3, -2).flatten(-2)
 
 
 def _nibbles(values: Tensor) -> Tensor:
     """[…, 4 eights of k, 16 channels, 4 bytes] flat to […, 16 channels, 32 k]: nibbles are even k, then odd ones."""
-    packed = values.unflatten(-1, (GROUP // 8, LANES, 4))
+    packed = values.reshape(*values.shape[:-1], GROUP // 8, LANES, 4)
     nibbles = torch.stack([packed & 15, packed >> 4], dim=-1).view(*packed.shape[:-1], 2, 4)
-    return nibbles.transpose(-1, -2).flatten(-2).transpose(-3, -2).flatten(-2)
+    return nibbles.mT.flatten(-2).transpose(-3, -2).flatten(-2)
 
 
 def _natural_rows(lanes: Tensor, tensor: PackedTensor) -> Tensor:
@@ -126,7 +126,7 @@ def _natural_rows(lanes: Tensor, tensor: PackedTensor) -> Tensor:
     rows = lanes.transpose(1, 2).flatten(2)  # [blocks, 16, groups * n]
     if not tensor.is_gate_up:
         return rows.flatten(0, 1)[: tensor.shape[0]]
-    halves = rows.unflatten(1, (2, LANES // 2)).transpose(0, 1).flatten(1, 2)  # [gate and up, channels, …]
+    halves: Tensor = rows.reshape(rows.shape[0], 2, LANES // 2, -1).transpose(0, 1).flatten(1, 2)  # [2, channels, …]
     return halves[:, : tensor.shape[0] // 2].flatten(0, 1)
 
 

@@ -136,7 +136,7 @@ def _joined(scales: Tensor, minima: Tensor | None) -> tuple[Tensor, Tensor | Non
 
 
 def _is_shared(factors: Tensor, size: int) -> bool:
-    groups = factors.unflatten(1, (-1, size))
+    groups = factors.reshape(factors.shape[0], -1, size)
     return bool((groups == groups[..., :1]).all())
 
 
