@@ -39,6 +39,8 @@ REJECTIONS = {
     503: "unavailable",
 }
 DRAINING = "draining"
+QUEUE_FULL = "queue_full"  # also the code of these errors: their status says too little
+QUEUE_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens")
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _FINE_LATENCY_BUCKETS = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.75),
@@ -66,6 +68,7 @@ TABLE = (
     Row(Histogram, "http_request_size_bytes", "Declared size of request bodies.", ("handler",), _SIZE_BUCKETS),
     Row(Histogram, "http_response_size_bytes", "Size of answers, streams included.", ("handler",), _SIZE_BUCKETS),
     Row(Histogram, "vllm:request_params_n", "Choices that a request asked for.", ("model_name", "engine"), _CHOICES),
+    Row(Counter, "vllm:admission_rejections", "Requests refused by a full queue.", ("model_name", "reason")),
     Row(Counter, "breadbox:rejected_requests", "Requests that were refused, by reason.", ("reason",)),
     Row(Counter, "breadbox:resumed_requests", "Times a request went on after the engine was lost.", ("model_name",)),
     Row(Counter, "breadbox:client_disconnects", "Clients that left before their answer was complete.", ("handler",)),
@@ -86,6 +89,7 @@ class ApiMetrics:
         self.request_bytes: Histogram = made["http_request_size_bytes"]
         self.response_bytes: Histogram = made["http_response_size_bytes"]
         self.num_choices: Histogram = made["vllm:request_params_n"]
+        self.admission_rejections: Counter = made["vllm:admission_rejections"]
         self.rejected: Counter = made["breadbox:rejected_requests"]
         self.resumed: Counter = made["breadbox:resumed_requests"]
         self.disconnects: Counter = made["breadbox:client_disconnects"]
@@ -102,9 +106,11 @@ class ApiMetrics:
 
     def _start_with_zero(self, model_names: Iterable[str]) -> None:
         """Make the series that are known, so that rate() sees the first increase."""
-        for reason in (*REJECTIONS.values(), DRAINING):
+        for reason in (*REJECTIONS.values(), DRAINING, QUEUE_FULL):
             self.rejected.labels(reason)
         for name in model_names:
+            for limit in QUEUE_LIMITS:
+                self.admission_rejections.labels(name, limit)
             self.num_choices.labels(name, "0")
             self.resumed.labels(name)
 

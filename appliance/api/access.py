@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from appliance.api.auth import get_route_path
 from appliance.api.request_record import RequestRecord, recording
 from appliance.logs import log_facts
-from appliance.metrics import DRAINING, REJECTIONS, ApiMetrics
+from appliance.metrics import DRAINING, QUEUE_FULL, REJECTIONS, ApiMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +95,8 @@ def get_method(scope: Scope) -> str:
 
 def get_rejection(scope: Scope, status: int) -> str:
     """Why a request was refused."""
+    if scope["state"].get("error_code") == QUEUE_FULL:
+        return QUEUE_FULL
     if status == 503 and scope["app"].state.api.drain.is_on:
         return DRAINING
     return REJECTIONS[status]

@@ -27,6 +27,7 @@ from appliance.errors import (
     MethodNotAllowedError,
     NotFoundError,
     PayloadTooLargeError,
+    PoisonRequestError,
 )
 
 logger = logging.getLogger(__name__)
@@ -68,10 +69,14 @@ def _find_envelope(scope: Scope) -> Envelope | None:
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:
-    """The HTTP answer for `error`, in the envelope that the path of `scope` has."""
+    """The HTTP answer for `error`, in the envelope that the path of `scope` has; its code is kept in the state."""
     headers = {}
+    if scope is not None:
+        scope["state"]["error_code"] = error.code
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, PoisonRequestError):
+        headers["x-should-retry"] = "false"  # the clients of OpenAI and Anthropic would try again by themselves
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     encode = _find_envelope(scope) if scope else None

@@ -37,13 +37,13 @@ def find(program: str) -> str:
 class Prometheus:
     """Started on construction; scrapes every second and evaluates our rules."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, *targets: str) -> None:
         self._url = f"http://127.0.0.1:{(port := free_port())}"
         config = yaml.safe_load((GRAFANA / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(GRAFANA / "rules" / "*.yml")]
         labels = {"namespace": "tests", "pod": "breadbox-0"}
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [target], "labels": labels}]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": list(targets), "labels": labels}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._process = subprocess.Popen(
             [
@@ -64,12 +64,12 @@ class Prometheus:
         return answer["data"]
 
     def wait_scraped(self) -> None:
-        """Until the target is up."""
+        """Until all targets are up."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError):
                 targets = self.get("targets")["activeTargets"]
-                if targets and targets[0]["health"] == "up":
+                if targets and all(target["health"] == "up" for target in targets):
                     return
             time.sleep(0.1)
         raise AssertionError(f"no scrape succeeded: {targets}")
@@ -92,9 +92,9 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def running_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """One that has scraped the target."""
-    prometheus = Prometheus(folder, target)
+def running_prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
+    """One that has scraped all targets."""
+    prometheus = Prometheus(folder, *targets)
     try:
         prometheus.wait_scraped()
         yield prometheus
