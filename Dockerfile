@@ -10,6 +10,7 @@ ARG BASE=debian:bookworm-slim
 FROM ${BASE} AS system
 RUN apt-get update \
  && apt-get install -y --no-install-recommends python3 nginx-light \
+ && apt-get clean \
  && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/apt/*.bin /var/cache/debconf/*-old /etc/nginx /var/www
 
 FROM system AS build-tools

@@ -41,7 +41,7 @@ lint: $(DEV_STAMP) ## lint, types and import contracts only
 	@echo "checking style, types and imports"
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-image: ## build the image breadbox:cpu (or VARIANT=cuda); installs a Docker engine where there is none
+image: | $(VENV)/bin/python ## build the image breadbox:cpu (or VARIANT=cuda); installs a Docker engine where there is none
 	@.ci/image/engine .ci/image/build $(VARIANT)
 
 test-image: $(DEV_STAMP) ## build the image and run its tests; pytest flags in ARGS
@@ -79,7 +79,7 @@ clients:
 system-for-tests:
 	@.ci/system-packages tests
 
-$(VENV)/bin/python:
+$(VENV)/bin/python: | system
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	  || { echo "Python 3.11 is needed; PYTHON=… names one ($(PYTHON) is none)" >&2; exit 1; }
 	@echo "making a virtual environment in $(VENV)"

@@ -10,10 +10,18 @@ import pytest
 
 from tests.image.container import IMAGE, Container, running
 
+FOLDER = Path(__file__).resolve().parent
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Not part of a plain run of all tests."""
     return None if any("tests/image" in str(word) for word in config.invocation_params.args) else True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before all others in a run of everything: they measure a start, and others leave boxes running to the end."""
+    items.sort(key=lambda item: FOLDER not in item.path.parents)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What it costs to start and to wait: figures for the README, and the limits that they must keep.
+"""What it costs to start and to wait: figures for the README, and limits that also a slow machine keeps.
 
 `make test-image ARGS="-k budgets -s"` prints them.
 """
@@ -13,7 +13,7 @@ import httpx
 
 from tests.image.container import Container, completion, patience, running
 
-FIRST_TOKEN_WITHIN_S = 5.0
+FIRST_TOKEN_WITHIN_S = 20.0  # a quarter of it on a machine that has nothing else to do
 MAX_IDLE_BYTES = 1_500_000_000
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.image.container import IMAGE, Container
 
-MAX_BYTES = 1_200_000_000
+pytestmark = pytest.mark.exact
+MAX_BYTES = 1_000_000_000
 
 
 def test_it_is_small(client: docker.DockerClient) -> None:

@@ -14,6 +14,7 @@ from tests.image.container import Container, completion, patience, running
 from tests.image.streams import check_complete, start_streams
 
 PROBES = ("/livez", "/startupz", "/readyz", "/health")
+SLOW_PROBE_S = 5.0  # what the manifests and the image allow
 
 
 def test_b46_from_start_to_ready(client: docker.DockerClient) -> None:
@@ -68,7 +69,7 @@ def test_b46_a_saturated_box_is_healthy(box: Container) -> None:
                 started_s = time.monotonic()
                 status = httpx.get(box.url + path, timeout=30).status_code
                 seconds = time.monotonic() - started_s
-                if status != 200 or seconds > 1.0 * patience():
+                if status != 200 or seconds > SLOW_PROBE_S * patience():
                     slow.append((f"{path} {status}", seconds))
             time.sleep(0.2)
 

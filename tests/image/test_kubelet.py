@@ -49,7 +49,7 @@ def test_start_drain_and_stop(pod: Pod) -> None:
 
 # As in the manifest, but quicker: there, a box may be silent for a minute.
 @pytest.mark.parametrize(
-    "pod", [{"livenessProbe": {"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 4}}], indirect=True
+    "pod", [{"livenessProbe": {"periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 4}}], indirect=True
 )
 def test_a_box_that_answers_nothing_is_started_anew(pod: Pod) -> None:
     pids = [process["pid"] for process in pod.container.find("gunicorn")]

@@ -119,6 +119,7 @@ def replace(old: Container, keep: Container, new: Container, balancer: Balancer)
     assert old.state["ExitCode"] == 0, old.log
 
 
+@pytest.mark.exact  # a stream that is cut is a fault, however seldom
 @pytest.mark.timeout(900)
 def test_fifty_streams_survive(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("balancer")
