@@ -7,8 +7,9 @@ and what a worker counted stays when it is killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -48,6 +49,10 @@ _FINE_LATENCY_BUCKETS = (
 )
 _SIZE_BUCKETS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 _CHOICES = (1, 2, 5, 10, 20)
+_TOOL_LABELS = ("model_name", "mode", "outcome", "request_type")
+_TOOL_OUTCOMES = ("no_tool_call", "tool_call")  # by bool, as the modes
+_TOOL_MODES = ("non_streaming", "streaming")
+_REQUEST_TYPES = ("chat_completions", "responses", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ TABLE = (
     Row(Histogram, "http_request_size_bytes", "Declared size of request bodies.", ("handler",), _SIZE_BUCKETS),
     Row(Histogram, "http_response_size_bytes", "Size of answers, streams included.", ("handler",), _SIZE_BUCKETS),
     Row(Histogram, "vllm:request_params_n", "Choices that a request asked for.", ("model_name", "engine"), _CHOICES),
+    Row(Counter, "vllm:tool_call_parser_invocations", "Choices that were searched for tool calls.", _TOOL_LABELS),
     Row(Counter, "vllm:admission_rejections", "Requests refused by a full queue.", ("model_name", "reason")),
     Row(Counter, "breadbox:rejected_requests", "Requests that were refused, by reason.", ("reason",)),
     Row(Counter, "breadbox:resumed_requests", "Times a request went on after the engine was lost.", ("model_name",)),
@@ -81,7 +87,8 @@ class ApiMetrics:
 
     def __init__(self, settings: Settings | None = None, model_names: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
-        self._facts = BoxFacts(settings or Settings())
+        settings = settings or Settings()
+        self._facts = BoxFacts(settings)
         made = {row.name: self._make(row) for row in TABLE}
         self.requests: Counter = made["http_requests"]
         self.duration_s: Histogram = made["http_request_duration_seconds"]
@@ -89,12 +96,13 @@ class ApiMetrics:
         self.request_bytes: Histogram = made["http_request_size_bytes"]
         self.response_bytes: Histogram = made["http_response_size_bytes"]
         self.num_choices: Histogram = made["vllm:request_params_n"]
+        self._tool_calls: Counter = made["vllm:tool_call_parser_invocations"]
         self.admission_rejections: Counter = made["vllm:admission_rejections"]
         self.rejected: Counter = made["breadbox:rejected_requests"]
         self.resumed: Counter = made["breadbox:resumed_requests"]
         self.disconnects: Counter = made["breadbox:client_disconnects"]
         self.load: Gauge = made["breadbox:server_load"]
-        self._start_with_zero(model_names)
+        self._start_with_zero(list(model_names), has_tools=settings.tool_call_parser is not None)
 
     def _make(self, row: Row) -> Any:
         if row.kind is Histogram:
@@ -104,7 +112,7 @@ class ApiMetrics:
             return Gauge(row.name, row.help, row.labels, multiprocess_mode="livesum", registry=self.registry)
         return Counter(row.name, row.help, row.labels, registry=self.registry)
 
-    def _start_with_zero(self, model_names: Iterable[str]) -> None:
+    def _start_with_zero(self, model_names: list[str], *, has_tools: bool) -> None:
         """Make the series that are known, so that rate() sees the first increase."""
         for reason in (*REJECTIONS.values(), DRAINING, QUEUE_FULL):
             self.rejected.labels(reason)
@@ -113,6 +121,17 @@ class ApiMetrics:
                 self.admission_rejections.labels(name, limit)
             self.num_choices.labels(name, "0")
             self.resumed.labels(name)
+        if has_tools:
+            for labels in product(model_names, _TOOL_MODES, _TOOL_OUTCOMES, _REQUEST_TYPES):
+                self._tool_calls.labels(*labels)
+
+    def tool_call_counter(self, model_name: str, request_type: str, *, is_streamed: bool) -> Callable[[bool], None]:
+        """What counts a request's choices, once each, by whether there were tool calls in it."""
+
+        def count(has_calls: bool) -> None:
+            self._tool_calls.labels(model_name, _TOOL_MODES[is_streamed], _TOOL_OUTCOMES[has_calls], request_type).inc()
+
+        return count
 
     def render(self, engines: Mapping[str, bool] | None = None, *, openmetrics: bool = False) -> str:
         """Text exposition over all API workers, and of what is known of the box. `engines`: which models' are there."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.api.app import create_app
 from appliance.errors import ApplianceError
 from appliance.settings import Settings
 from tests.api.conftest import MakeBox
 from tests.api.core_engine import CoreEngine
-from tests.api.harness import Box, assert_error, read_events
+from tests.api.harness import NAME, Box, assert_error, read_events
 from tests.api.scripted_engine import EOS, ScriptedEngine
 from tests.unit.grammar.builders import Engine, draw_any
 
@@ -209,6 +210,32 @@ async def test_auto_parses_what_the_model_writes(make_box: MakeBox, box: Box) ->
         text = await ask(auto, **fields)
         assert text["calls"] == []
         assert "<tool_call>" in text["content"]
+
+
+async def test_searches_for_calls_are_counted(make_box: MakeBox, box: Box) -> None:
+    auto = await make_box(scripted(box.model.tokenizer, CALL), **AUTO)
+    function = WEATHER["function"]
+    message = {"role": "user", "content": "Weather?"}
+    await auto.chat(tools=TOOLS, max_tokens=99)
+    await auto.chat(tools=TOOLS, stream=True, max_tokens=3)
+    await auto.chat()  # nothing to look for
+    body = {"model": NAME, "input": "Weather?", "tools": [{"type": "function", **function}], "stream": True}
+    assert (await auto.client.post("/v1/responses", json=body)).status_code == 200
+    tool = {"name": "get_weather", "input_schema": function["parameters"]}
+    body = {"model": NAME, "messages": [message], "tools": [tool], "max_tokens": 99}
+    assert (await auto.client.post("/v1/messages", json=body)).status_code == 200
+    families = text_string_to_metric_families((await auto.client.get("/metrics")).text)
+    (family,) = (found for found in families if found.name == "vllm:tool_call_parser_invocations")
+    labels = ("request_type", "mode", "outcome")
+    counts = {tuple(sample.labels[label] for label in labels): sample.value for sample in family.samples}
+    assert len(counts) == 12
+    assert {key for key, count in counts.items() if count} == {
+        ("chat_completions", "non_streaming", "tool_call"),
+        ("chat_completions", "streaming", "no_tool_call"),
+        ("responses", "streaming", "tool_call"),
+        ("other", "non_streaming", "tool_call"),
+    }
+    assert sum(counts.values()) == 4
 
 
 async def test_without_a_parser_tools_are_only_text(make_box: MakeBox, box: Box) -> None:

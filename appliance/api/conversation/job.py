@@ -65,11 +65,21 @@ class ChatJob:
         return make_usage(len(self.prompt_token_ids), num_output, cached, self.num_reasoning_tokens)
 
 
-async def start_chat(request: ChatRequest, state: ApiState, object_id: str | None = None) -> ChatJob:
+@dataclass(frozen=True)
+class Caller:
+    """Another protocol that asks: the id of its answer, and what the metrics call such a request."""
+
+    object_id: str
+    request_type: str
+    is_streamed: bool
+
+
+async def start_chat(request: ChatRequest, state: ApiState, caller: Caller | None = None) -> ChatJob:
     """Everything that can be wrong with a request is found here, before anything is sent or generated.
 
-    `object_id` is the answer's, where another protocol asks. Raises APIError.
+    Raises APIError.
     """
+    caller = caller or Caller(make_object_id("chatcmpl"), "chat_completions", request.stream)
     state.drain.check()
     model = state.models.get(request.model)
     request.check(state.settings, model)
@@ -77,10 +87,12 @@ async def start_chat(request: ChatRequest, state: ApiState, object_id: str | Non
     token_ids = fit_prompt(prompt.token_ids, model, request, param="messages")
     param, asked = request.asked_max_tokens
     asked = model.defaults.max_tokens if asked is None else asked
-    object_id = object_id or make_object_id("chatcmpl")
-    spec = make_spec(request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), object_id)
+    spec = make_spec(
+        request, model, token_ids, limit_output(asked, len(token_ids), model, param=param), caller.object_id
+    )
     spec = constrain(spec, request, state.parsers, prompt.text, model.tokenizer)
-    make_parser = make_parser_factory(request, state.parsers, prompt.text)
+    on_tools = state.metrics.tool_call_counter(model.name, caller.request_type, is_streamed=caller.is_streamed)
+    make_parser = make_parser_factory(request, state.parsers, prompt.text, on_tools)
     return ChatJob(
         request=request,
         model=model,
@@ -91,6 +103,6 @@ async def start_chat(request: ChatRequest, state: ApiState, object_id: str | Non
         response_role=state.settings.response_role,
         reports_cached=state.settings.enable_prompt_tokens_details,
         reasoning_names=("reasoning", "reasoning_content")[: 1 + state.settings.emit_reasoning_content],
-        id=object_id,
+        id=caller.object_id,
         num_reasoning_tokens=None if state.parsers.reasoning is None else 0,
     )

@@ -24,15 +24,21 @@ from engine.messages import Grammar
 _PROMPT_END_CHARS = 256
 
 
-def make_parser_factory(request: ChatRequest, parsers: Parsers, prompt: str) -> Callable[[], OutputParser] | None:
-    """Builds the parser of one choice; None where the text is the answer."""
+def make_parser_factory(
+    request: ChatRequest, parsers: Parsers, prompt: str, on_tools: Callable[[bool], None]
+) -> Callable[[], OutputParser] | None:
+    """Builds the parser of one choice; None where the text is the answer.
+
+    `on_tools` is told of each choice that was searched for tool calls whether there were any.
+    """
     make_tools = _tool_parser_factory(request, parsers)
     make_reasoning = _reasoning_factory(request, parsers, prompt)
     if make_tools is None and make_reasoning is None:
         return None
 
     def make() -> OutputParser:
-        return OutputParser(make_reasoning() if make_reasoning else None, make_tools() if make_tools else None)
+        tools = make_tools() if make_tools else None
+        return OutputParser(make_reasoning() if make_reasoning else None, tools, on_tools)
 
     return make
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from appliance.api.conversation.field_names import renamed_fields
-from appliance.api.conversation.job import start_chat
+from appliance.api.conversation.job import Caller, start_chat
 from appliance.api.conversation.prompt import make_chat_prompt
 from appliance.api.json_response import json_response
 from appliance.api.messages.schemas import FIELD_NAMES, CountTokensRequest, MessagesRequest
@@ -36,7 +36,8 @@ async def create_message(
 
 async def _answer(request: Request, body: MessagesRequest) -> Response:
     state = get_state(request)
-    job = MessageJob(body, await start_chat(body.to_chat(), state, make_object_id("msg", "_")))
+    caller = Caller(make_object_id("msg", "_"), "other", body.stream)
+    job = MessageJob(body, await start_chat(body.to_chat(), state, caller))
     stream = state.drain.follow(job.chat.make_stream())
     if body.stream:
         printer = MessagePrinter(job, request.state.request_id)

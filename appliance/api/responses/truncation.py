@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.api.conversation.job import ChatJob, start_chat
+from appliance.api.conversation.job import Caller, ChatJob, start_chat
 from appliance.api.conversation.prompt import make_chat_prompt
 from appliance.api.prompt import fit_prompt
 from appliance.api.request_ids import make_object_id
@@ -14,9 +14,9 @@ from appliance.errors import ContextLengthError
 
 async def start_fitting(request: ResponsesRequest, messages: list[Message], state: ApiState) -> ChatJob:
     """Start the chat, cut only where it must and may be. Raises APIError."""
-    object_id = make_object_id("resp", "_")
+    caller = Caller(make_object_id("resp", "_"), "responses", request.stream)
     try:
-        return await start_chat(request.to_chat(messages), state, object_id)
+        return await start_chat(request.to_chat(messages), state, caller)
     except ContextLengthError:
         num_head = _count_head(messages)
         starts = [i for i, message in enumerate(messages) if i > num_head and message["role"] == "user"]
@@ -30,7 +30,7 @@ async def start_fitting(request: ResponsesRequest, messages: list[Message], stat
             high = middle
         else:
             low = middle + 1
-    return await start_chat(request.to_chat(head + messages[starts[low] :]), state, object_id)
+    return await start_chat(request.to_chat(head + messages[starts[low] :]), state, caller)
 
 
 def _count_head(messages: list[Message]) -> int:
