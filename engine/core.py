@@ -18,6 +18,7 @@ from engine.messages import GenerateRequest, RequestOutput
 from engine.metrics import EngineMetrics
 from engine.request import Request
 from engine.scheduler.outputs import Update
+from engine.queue_load import QueueLoad
 from engine.scheduler.scheduler import Scheduler
 from engine.step import Runner, RunnerInfo, StepInput, StepOutput
 
@@ -65,6 +66,11 @@ class EngineCore:
     def warm_up(self) -> None:
         """Prepare in the background what requests need that have a grammar."""
         self._grammars.compiler.warm_up()
+    @property
+    def queue_load(self) -> QueueLoad:
+        """How many wait, and how many of those will not for long."""
+        return self._scheduler.queue_load
+
 
     def add(self, request: GenerateRequest) -> RequestOutput | None:
         """Take a request up. Returns an output only where that is all there will be: it is refused (error), or it is

@@ -56,6 +56,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     grammar: Grammar | None = None  # wins over bias, bans, allowed ids and min_tokens where they leave nothing else
 
 
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one caller's call, which are taken or refused together. Each member says how many they are."""
+
+    group_id: str  # unique among the groups in flight
+    num_requests: int
+    num_tokens: int  # of their prompts together
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"):
     """Generate for one prompt. ``n > 1`` is n of these with seed, seed+1, …
 
@@ -70,6 +78,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     arrival_time: float = 0.0  # seconds since the epoch; orders equal priorities and starts TTFT
     priority: int = 0  # lower first, under --scheduling-policy priority
     cache_salt: str | None = None  # isolates the prefix cache
+    tenant: str = ""  # whose it is: waiting tenants are served in turn, under --scheduling-policy fcfs
+    group: RequestGroup | None = None
+    was_admitted: bool = False  # by an earlier engine, which was lost: a full queue does not refuse it
+    origin_id: str = ""  # the same each time that the request is submitted again; "" = request_id
 
 
 class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort"):
@@ -132,6 +144,8 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str | None = None  # with finish_reason "error": one line for the caller
     error_param: str | None = None  # the request's field that is wrong (a 400), None for an engine fault (a 500)
     unavailable: bool = False  # with "error": not begun, the engine is loading or stopping (a 503)
+    is_poison: bool = False  # with "error": it made engines fail and must not be tried again (a 500)
+    queue_limit: str | None = None  # with "error": not begun, as many wait as this limit of the queue says (a 503)
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -191,10 +205,16 @@ decode_reply = msgspec.msgpack.Decoder(EngineReply).decode
 
 def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
     """Append `newer` to `older` in place: what a slow reader gets instead of a growing queue."""
+_REPLACED = (
+    *("prompt_logprobs", "num_cached_tokens", "finish_reason", "stop_reason"),
+    *("error", "error_param", "queue_limit"),
+)
+
+
     older.token_ids = older.token_ids + newer.token_ids
     if newer.logprobs is not None:
         older.logprobs = (older.logprobs or []) + newer.logprobs
-    for name in ("prompt_logprobs", "num_cached_tokens", "finish_reason", "stop_reason", "error", "error_param"):
+    for name in _REPLACED:
         if getattr(newer, name) is not None:
             setattr(older, name, getattr(newer, name))
     older.unavailable = older.unavailable or newer.unavailable

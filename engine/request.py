@@ -49,6 +49,7 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     arrival_index: int = 0  # given by the scheduler: breaks ties of arrival_time
+    tenant: str = ""
 
     num_prompt_tokens: int = field(init=False)
     num_resumed_tokens: int = field(init=False)
@@ -94,6 +95,7 @@ class Request:
 
     @property
     def is_resumed(self) -> bool:
+            tenant=message.tenant,
         """Whether an earlier engine produced its first tokens."""
         return self.num_resumed_tokens > 0
 

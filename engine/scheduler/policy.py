@@ -6,16 +6,20 @@ A new policy is a queue, a choice of victim and a line in `POLICIES`.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.request import Request
+from engine.scheduler.fair_queue import FairQueue
 
 
 class WaitingQueue(Protocol):
     """Requests that wait, best first."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens of all that wait."""
 
     def push(self, request: Request) -> None:
         """Add a new request."""
@@ -32,50 +36,30 @@ class WaitingQueue(Protocol):
     def remove(self, request: Request) -> None:
         """Remove a request from anywhere."""
 
+    def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Take note of tokens that were computed for a request."""
+
+    def settle(self) -> None:
+        """Take note that no request is left."""
+
     def __len__(self) -> int: ...
 
 
-class FcfsQueue:
-    """First come, first served."""
-
-    def __init__(self) -> None:
-        self._requests: OrderedDict[str, Request] = OrderedDict()
-
-    def push(self, request: Request) -> None:
-        """Add at the end."""
-        self._requests[request.request_id] = request
-
-    def push_front(self, request: Request) -> None:
-        """Add at the front."""
-        self._requests[request.request_id] = request
-        self._requests.move_to_end(request.request_id, last=False)
-
-    def peek(self) -> Request:
-        """The one that waits longest."""
-        return next(iter(self._requests.values()))
-
-    def pop(self) -> Request:
-        """Remove the one that waits longest."""
-        return self._requests.popitem(last=False)[1]
-
-    def remove(self, request: Request) -> None:
-        """Remove from anywhere."""
-        del self._requests[request.request_id]
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-
 class PriorityQueue:
-    """Lower priority number first, then earlier arrival. Removed requests stay in the heap until they surface."""
+    """Lower priority number first, then earlier arrival, whoever's they are.
+
+    Removed requests stay in the heap until they surface.
+    """
 
     def __init__(self) -> None:
+        self.num_tokens = 0
         self._heap: list[tuple[tuple[int, float, int], Request]] = []
         self._requests: dict[str, Request] = {}
 
     def push(self, request: Request) -> None:
         """Add where it belongs."""
         self._requests[request.request_id] = request
+        self.num_tokens += request.num_tokens
         heapq.heappush(self._heap, (request.order, request))
 
     push_front = push
@@ -90,12 +74,19 @@ class PriorityQueue:
         """Remove the best one."""
         request = self.peek()
         heapq.heappop(self._heap)
-        del self._requests[request.request_id]
+        self.remove(request)
         return request
 
     def remove(self, request: Request) -> None:
         """Remove from anywhere."""
         del self._requests[request.request_id]
+        self.num_tokens -= request.num_tokens
+
+    def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Priorities are not earned or spent."""
+
+    def settle(self) -> None:
+        """Nothing is kept."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -120,6 +111,6 @@ class Policy:
 
 
 POLICIES = {
-    "fcfs": Policy(FcfsQueue, last_running),
+    "fcfs": Policy(FairQueue, last_running),
     "priority": Policy(PriorityQueue, worst_running),
 }

@@ -17,6 +17,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.grammar.state import GrammarState
 from engine.messages import TokenLogprobs
+from engine.queue_load import QueueLoad
 from engine.request import Request, RequestStatus
 from engine.scheduler.drafts import DraftPlanner
 from engine.scheduler.outputs import Update, take_tokens
@@ -52,7 +53,9 @@ class Scheduler:
         self._num_deferred = 0
         self.stats = StepStats()
 
+        self._is_blocked = False
     @property
+        self.queue_load = self._measure_load()
     def num_running(self) -> int:
         """Requests that hold blocks."""
         return len(self._running)
@@ -87,7 +90,10 @@ class Scheduler:
         request.arrival_index = next(self._arrivals)
         self._requests[request.request_id] = request
         self._tables.add(request)
-        self._waiting.push(request)
+        if request.num_faults:
+        else:
+            self._waiting.push(request)
+        self.queue_load = self._measure_load()
         return True
 
     def start_grammar(self, request_id: str, grammar: GrammarState) -> Request | None:
@@ -136,6 +142,8 @@ class Scheduler:
     def observe(self, step: StepInput, seconds: float) -> None:
         """Learn from the time that a step took to execute."""
         if self._drafts is not None:
+        self._is_blocked = len(self._waiting) > self._num_deferred
+        self.queue_load = self._measure_load()
             self._drafts.observe(step, seconds)
 
     def update(self, step: StepInput, result: StepOutput) -> list[Update]:
@@ -155,6 +163,7 @@ class Scheduler:
             self._tables.register_computed(request)
         self._retire([request for request, _ in updates if request.is_finished])
         return updates
+                self._waiting.charge(request, 0, len(token_ids))
 
     def _plan_running(self, plan: StepPlan) -> None:
         for request in tuple(self._running):
@@ -232,6 +241,7 @@ class Scheduler:
         self.stats.num_preemptions += 1
 
     def _make_row(self, request: Request, num_tokens: int) -> StepRow:
+            self._waiting.charge(request, request.num_tokens - num_cached_tokens, 0)
         num_computed_tokens = request.num_computed_tokens
         return StepRow(
             request_id=request.request_id,
@@ -279,3 +289,12 @@ def _check(config: EngineConfig, info: RunnerInfo) -> None:
             "without chunked prefill a whole prompt must fit in a step; raise the one, lower the other, "
             "or enable chunked prefill"
         )
+        if not self._requests:
+            self._waiting.settle()
+        self.queue_load = self._measure_load()
+
+    def _measure_load(self) -> QueueLoad:
+        # While somebody waits for blocks or budget, a free place is not one that the next to come can have.
+        is_blocked = self._is_blocked and self.num_waiting > 0
+        num_free_seats = 0 if is_blocked else self._config.max_num_seqs - len(self._running)
+        return QueueLoad(self.num_waiting, self._waiting.num_tokens, num_free_seats)

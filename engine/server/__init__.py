@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
 from engine.server.busy_loop import BusyLoop
 from engine.server.io_thread import InboxItem, IOThread, Stop, Wake
+from engine.server.queue_gate import QueueGate
 from engine.server.status import Status
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class EngineServer:
         self._config = config
         self._make_runner = make_runner
         self._inbox: SimpleQueue[InboxItem] = SimpleQueue()
-        self._io = IOThread(config.socket_path, self.status, self._inbox)
+        self._gate = QueueGate(config.max_num_queued_reqs, config.max_num_queued_tokens, config.max_num_seqs)
+        self._io = IOThread(config.socket_path, self.status, self._inbox, self._gate)
 
     def run(self) -> int:
         """Load, then step until stopped. Returns the exit code; errors are logged, not raised."""
@@ -71,7 +73,7 @@ class EngineServer:
         try:
             core = self._load()
             with self._reporting(core):
-                BusyLoop(core, self._inbox, self._io).run()
+                BusyLoop(core, self._inbox, self._io, self._gate).run()
         except EngineError as error:
             return self._fail(error)
         except Exception as error:
@@ -95,6 +97,7 @@ class EngineServer:
         core = make_core(self._config, self.status.progress, self._make_runner)
         core.on_grammar(lambda: self._inbox.put(Wake()))
         core.warm_up()
+        self._gate.watch(lambda: core.queue_load)
         # What was made so far lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()

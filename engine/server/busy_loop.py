@@ -23,6 +23,7 @@ from engine.messages import (
     ResetPrefixCacheRequest,
 )
 from engine.server.io_thread import InboxItem, Received, Stop, WorkerLost, make_unavailable
+from engine.server.queue_gate import QueueGate
 from engine.server.status import Gauges
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,9 @@ class _Owner:
 class BusyLoop:
     """Runs until a `Stop` is in the inbox."""
 
-    def __init__(self, core: Core, inbox: SimpleQueue[InboxItem], outlet: Outlet) -> None:
+    def __init__(self, core: Core, inbox: SimpleQueue[InboxItem], outlet: Outlet, gate: QueueGate) -> None:
         self._core = core
+        self._gate = gate
         self._inbox = inbox
         self._outlet = outlet
         self._owners: dict[str, _Owner] = {}  # by the core's id
@@ -102,7 +104,8 @@ class BusyLoop:
     def _handle_request(self, item: Received) -> None:
         request = item.request
         if isinstance(request, GenerateRequest):
-            self._add(item.worker, request)
+            with self._gate.taking(request):
+                self._add(item.worker, request)
         elif isinstance(request, AbortRequest):
             core_ids = [_core_id(item.worker, request_id) for request_id in request.request_ids]
             self._abort(core_ids, request.finish_reason)

@@ -35,6 +35,7 @@ from engine.messages import (
     encode,
     merge_outputs,
 )
+from engine.server.queue_gate import QueueGate
 from engine.server.socket_file import bind
 from engine.server.status import Status
 
@@ -94,11 +95,12 @@ class _Worker:
 class IOThread(threading.Thread):
     """Binds on construction (raises ConfigError), talks once started, and removes the socket file when stopped."""
 
-    def __init__(self, socket_path: Path, status: Status, inbox: SimpleQueue[InboxItem]) -> None:
+    def __init__(self, socket_path: Path, status: Status, inbox: SimpleQueue[InboxItem], gate: QueueGate) -> None:
         super().__init__(name="engine-io", daemon=True)
         self._path = socket_path.absolute()
         self._status = status
         self._inbox = inbox
+        self._gate = gate
         self._outbox: deque[tuple[bytes, RequestOutput | EngineReply]] = deque()
         self._workers: dict[bytes, _Worker] = {}
         self._dirty: dict[bytes, _Worker] = {}  # those with something left to send
@@ -187,11 +189,17 @@ class IOThread(threading.Thread):
             self._reply(worker, self._status.make_info(request.call_id))
         elif isinstance(request, MetricsRequest):
             self._reply(worker, MetricsReply(request.call_id, self._status.metrics_text(request.openmetrics)))
-        elif isinstance(request, GenerateRequest) and (reason := self._status.unavailable) is not None:
-            worker.add(make_unavailable(request.request_id, reason))
+        elif isinstance(request, GenerateRequest) and (refusal := self._find_refusal(worker, request)) is not None:
+            worker.add(refusal)
             self._dirty[worker.identity] = worker
         else:
             self._inbox.put(Received(worker.identity, request))
+
+    def _find_refusal(self, worker: _Worker, request: GenerateRequest) -> RequestOutput | None:
+        reason = self._status.unavailable
+        if reason is not None:
+            return make_unavailable(request.request_id, reason)
+        return self._gate.check(worker.identity, request)
 
     def _reply(self, worker: _Worker, reply: EngineReply) -> None:
         worker.replies.append(reply)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
@@ -55,9 +56,9 @@ def _next(row: StepRow) -> list[int]:
     return [(tokens[-1] + 1) % VOCAB_SIZE]
 
 
-def make_config(socket_path: Path) -> EngineConfig:
+def make_config(socket_path: Path, **knobs: Any) -> EngineConfig:
     """The configuration that the tests' engines share."""
-    return EngineConfig(model_path=Path("/none"), socket_path=socket_path, max_num_seqs=256)
+    return EngineConfig(model_path=Path("/none"), socket_path=socket_path, **({"max_num_seqs": 256} | knobs))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from engine.client import EngineClient
 from engine.errors import EngineUnavailableError
@@ -32,9 +33,9 @@ def socket_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def running_engine(path: Path, runner: CountingRunner) -> Iterator[EngineServer]:
+def running_engine(path: Path, runner: CountingRunner, **knobs: Any) -> Iterator[EngineServer]:
     """An engine in a thread of this process."""
-    server = EngineServer(make_config(path), lambda config, progress: runner)
+    server = EngineServer(make_config(path, **knobs), lambda config, progress: runner)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -75,10 +76,12 @@ async def connected_client(path: Path, **options: float) -> AsyncIterator[Engine
         await client.close()
 
 
-def make_request(request_id: str = "r", *, prompt: list[int] | None = None, max_tokens: int = 5) -> GenerateRequest:
+def make_request(
+    request_id: str = "r", *, prompt: list[int] | None = None, max_tokens: int = 5, **fields: Any
+) -> GenerateRequest:
     """Counts on from the prompt's last token."""
     sampling = SamplingParams(max_tokens=max_tokens, seed=1)
-    return GenerateRequest(request_id=request_id, prompt_token_ids=prompt or [1, 2, 3], sampling=sampling)
+    return GenerateRequest(request_id=request_id, prompt_token_ids=prompt or [1, 2, 3], sampling=sampling, **fields)
 
 
 def counted(after: int, num_tokens: int) -> list[int]:

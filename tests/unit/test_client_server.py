@@ -30,6 +30,7 @@ from engine.messages import (
 )
 from engine.server import EngineServer
 from engine.server.io_thread import InboxItem, IOThread, Received, WorkerLost
+from engine.server.queue_gate import QueueGate
 from engine.server.status import Status
 from tests.unit.engine_process import INFO, VOCAB_SIZE, CountingRunner, make_config
 from tests.unit.running_engine import (
@@ -479,7 +480,7 @@ class talking_io:
 
     def __init__(self, path: Path) -> None:
         self._inbox: SimpleQueue[InboxItem] = SimpleQueue()
-        self._io = IOThread(path, Status(), self._inbox)
+        self._io = IOThread(path, Status(), self._inbox, QueueGate(1024, 262144, 128))
 
     def __enter__(self) -> tuple[IOThread, SimpleQueue[InboxItem]]:
         self._io.start()

@@ -180,6 +180,7 @@ def messages(draw: st.DrawFn) -> GenerateRequest:
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0])),
         cache_salt=draw(st.sampled_from([None, None, "a", "b"])),
         priority=draw(st.integers(0, 2)),
+        tenant=draw(st.sampled_from(["", "", "a", "b"])),
         arrival_time=draw(st.sampled_from([1.0, 2.0])),
     )
 

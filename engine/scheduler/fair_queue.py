@@ -1,0 +1,90 @@
+"""First come, first served within a tenant; among tenants, the one that was served least is next.
+
+Source of the rule: the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (2024). A
+tenant's counter grows with the tokens that are computed for it. One that begins to wait starts no lower than the
+others who wait, so that nobody saves up service. With one tenant this is plain first come, first served.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+
+from engine.request import Request, RequestStatus
+
+OUTPUT_WEIGHT = 2
+"""Prompt tokens that an output token counts as: it takes a row in a step of its own."""
+
+
+class FairQueue:
+    """Waiting requests, one line a tenant. Preempted ones stand before all lines: their turn had come already."""
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self._num_requests = 0
+        self._preempted: OrderedDict[str, Request] = OrderedDict()
+        self._lines: defaultdict[str, OrderedDict[str, Request]] = defaultdict(OrderedDict)
+        self._served: defaultdict[str, int] = defaultdict(int)
+        self._last_tenant = ""  # whose line was the last to become empty
+
+    def push(self, request: Request) -> None:
+        """Add at the end of the tenant's line."""
+        if request.tenant not in self._lines:
+            self._served[request.tenant] = max(self._served[request.tenant], self._least_served())
+        self._insert(request)
+
+    def push_front(self, request: Request) -> None:
+        """Put back at the front of the tenant's line, or of everything if it was preempted."""
+        self._insert(request).move_to_end(request.request_id, last=False)
+
+    def peek(self) -> Request:
+        """The next one."""
+        return next(iter(self._next_line().values()))
+
+    def pop(self) -> Request:
+        """Remove the next one."""
+        request = self.peek()
+        self.remove(request)
+        return request
+
+    def remove(self, request: Request) -> None:
+        """Remove from anywhere."""
+        line = self._line_of(request)
+        del line[request.request_id]
+        self.num_tokens -= request.num_tokens
+        self._num_requests -= 1
+        if not line and line is not self._preempted:
+            del self._lines[request.tenant]
+            self._last_tenant = request.tenant
+
+    def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Tokens were computed for the request's tenant."""
+        self._served[request.tenant] += num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
+
+    def settle(self) -> None:
+        """Nobody waits or runs: all are equal again."""
+        self._served.clear()
+
+    def __len__(self) -> int:
+        return self._num_requests
+
+    def _insert(self, request: Request) -> OrderedDict[str, Request]:
+        line = self._line_of(request)
+        line[request.request_id] = request
+        self.num_tokens += request.num_tokens
+        self._num_requests += 1
+        return line
+
+    def _line_of(self, request: Request) -> OrderedDict[str, Request]:
+        return self._preempted if request.status is RequestStatus.PREEMPTED else self._lines[request.tenant]
+
+    def _least_served(self) -> int:
+        return min((self._served[tenant] for tenant in self._lines), default=self._served[self._last_tenant])
+
+    def _next_line(self) -> OrderedDict[str, Request]:
+        if self._preempted:
+            return self._preempted
+        return min(self._lines.values(), key=self._turn)
+
+    def _turn(self, line: OrderedDict[str, Request]) -> tuple[int, int]:
+        head = next(iter(line.values()))
+        return self._served[head.tenant], head.arrival_index

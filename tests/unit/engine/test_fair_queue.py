@@ -1,0 +1,118 @@
+"""Tenants wait in lines of their own: who was served least is next, within a line nobody overtakes."""
+
+from __future__ import annotations
+
+from engine.core import EngineCore
+from engine.messages import GenerateRequest
+from tests.unit.engine.builders import add, make_core, make_info, make_message, rows_of, run, step_until
+
+
+def served_order(core: EngineCore, messages: list[GenerateRequest]) -> str:
+    """The tenants, in the order in which their requests began."""
+    run(core)
+    tenants = {message.request_id: message.tenant for message in messages}
+    rows = [row for step in core._runner.steps for row in step.rows]
+    return "".join(tenants[row.request_id] for row in rows if row.num_computed_tokens == 0)
+
+
+def add_line(core: EngineCore, tenants: str, prompt: int = 4, max_tokens: int = 2) -> list[GenerateRequest]:
+    messages = [make_message(prompt, tenant=tenant, max_tokens=max_tokens) for tenant in tenants]
+    add(core, *messages)
+    return messages
+
+
+def test_a_flood_does_not_hold_up_a_quiet_tenant() -> None:
+    core = make_core(max_num_seqs=1)
+    messages = add_line(core, "f" * 20 + "qqq")
+    assert served_order(core, messages) == "fqfqfq" + "f" * 17
+
+
+def test_three_tenants_get_equal_shares_while_all_wait() -> None:
+    core = make_core(max_num_seqs=2)
+    messages = add_line(core, "a" * 30 + "b" * 10 + "c" * 10)
+    order = served_order(core, messages)[:30]
+    assert {tenant: order.count(tenant) for tenant in "abc"} == {"a": 10, "b": 10, "c": 10}
+
+
+def test_shares_are_of_tokens_not_of_requests() -> None:
+    core = make_core(max_num_seqs=1, info=make_info(num_blocks=200))
+    big = add_line(core, "b" * 10, prompt=40, max_tokens=1)
+    small = add_line(core, "s" * 30, prompt=4, max_tokens=1)
+    # 40 + 2 against 4 + 2 tokens: seven small ones for a big one.
+    assert served_order(core, big + small).startswith("bsssssssbsssssssb")
+
+
+def test_within_a_tenant_nobody_overtakes() -> None:
+    core = make_core(max_num_seqs=1)
+    messages = add_line(core, "abababab")
+    run(core)
+    rows = [row for step in core._runner.steps for row in step.rows]
+    order = [row.request_id for row in rows if row.num_computed_tokens == 0]
+    for tenant in "ab":
+        own = [message.request_id for message in messages if message.tenant == tenant]
+        assert [request_id for request_id in order if request_id in own] == own
+
+
+def test_who_was_away_saves_up_nothing() -> None:
+    """A tenant that comes late gets its turn, not all the service that it missed."""
+    core = make_core(max_num_seqs=1)
+    early = add_line(core, "f" * 40)
+    step_until(core, lambda: core.num_waiting <= 20)
+    late = add_line(core, "l" * 10)
+    order = served_order(core, early + late)[20:]
+    assert order[:8].count("l") == 4
+
+
+def test_who_had_the_box_alone_owes_a_newcomer_only_what_it_still_computes() -> None:
+    core = make_core(max_num_seqs=1)
+    alone = add_line(core, "f" * 10, max_tokens=20)
+    step_until(core, lambda: core.num_waiting == 0)
+    both = add_line(core, "n" * 10) + add_line(core, "f" * 10)
+    order = served_order(core, alone + both)[10:]
+    # The one that was running made 20 more tokens, which count twice; a newcomer's request is worth 8.
+    assert order.startswith("nnnnnfnfnf")
+
+
+def test_a_preempted_request_goes_on_before_everybody_else() -> None:
+    core = make_core(info=make_info(num_blocks=6, block_size=4, max_model_len=24), enable_prefix_caching=False)
+    first, second = make_message(10, tenant="a", max_tokens=10), make_message(10, tenant="a", max_tokens=10)
+    add(core, first, second)
+    core.step()
+    quiet = make_message(8, tenant="q")
+    add(core, quiet)
+    step_until(core, lambda: core.num_running == 1)
+    assert core.num_waiting == 2
+    step_until(core, lambda: first.request_id not in core._scheduler)
+    step_until(core, lambda: len(rows_of(core)) and second.request_id in rows_of(core))
+    assert quiet.request_id in core._scheduler
+    assert all(quiet.request_id not in [row.request_id for row in step.rows] for step in core._runner.steps[:-1])
+
+
+def test_priority_wins_over_fairness() -> None:
+    core = make_core(max_num_seqs=1, scheduling_policy="priority")
+    flood = [make_message(4, tenant="f", priority=0) for _ in range(5)]
+    quiet = make_message(4, tenant="q", priority=1)
+    add(core, quiet, *flood)
+    assert served_order(core, [quiet, *flood]) == "fffffq"
+
+
+def test_the_load_counts_who_waits_and_the_places_that_are_free() -> None:
+    core = make_core(max_num_seqs=2)
+    assert core.queue_load == (0, 0, 2)
+    messages = add_line(core, "aab", prompt=5, max_tokens=3)
+    assert core.queue_load == (3, 15, 2)
+    core.step()
+    assert core.queue_load == (1, 5, 0)
+    core.abort([messages[1].request_id])
+    assert core.queue_load == (0, 0, 0)
+    run(core)
+    assert core.queue_load == (0, 0, 2)
+
+
+def test_a_free_place_that_waits_for_blocks_is_not_free() -> None:
+    core = make_core(info=make_info(num_blocks=4, block_size=4, max_model_len=16), enable_prefix_caching=False)
+    add_line(core, "aa", prompt=12, max_tokens=3)
+    core.step()
+    assert core.queue_load == (1, 12, 0)
+    run(core)
+    assert core.queue_load == (0, 0, core._scheduler._config.max_num_seqs)
