@@ -81,7 +81,6 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     tenant: str = ""  # whose it is: waiting tenants are served in turn, under --scheduling-policy fcfs
     group: RequestGroup | None = None
     was_admitted: bool = False  # by an earlier engine, which was lost: a full queue does not refuse it
-    origin_id: str = ""  # the same each time that the request is submitted again; "" = request_id
 
 
 class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort"):
@@ -144,7 +143,6 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str | None = None  # with finish_reason "error": one line for the caller
     error_param: str | None = None  # the request's field that is wrong (a 400), None for an engine fault (a 500)
     unavailable: bool = False  # with "error": not begun, the engine is loading or stopping (a 503)
-    is_poison: bool = False  # with "error": it made engines fail and must not be tried again (a 500)
     queue_limit: str | None = None  # with "error": not begun, as many wait as this limit of the queue says (a 503)
 
 
@@ -203,14 +201,14 @@ decode_request = msgspec.msgpack.Decoder(EngineRequest).decode
 decode_reply = msgspec.msgpack.Decoder(EngineReply).decode
 
 
-def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
-    """Append `newer` to `older` in place: what a slow reader gets instead of a growing queue."""
 _REPLACED = (
     *("prompt_logprobs", "num_cached_tokens", "finish_reason", "stop_reason"),
     *("error", "error_param", "queue_limit"),
 )
 
 
+def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
+    """Append `newer` to `older` in place: what a slow reader gets instead of a growing queue."""
     older.token_ids = older.token_ids + newer.token_ids
     if newer.logprobs is not None:
         older.logprobs = (older.logprobs or []) + newer.logprobs

@@ -51,11 +51,11 @@ class Scheduler:
             else None
         )
         self._num_deferred = 0
-        self.stats = StepStats()
-
         self._is_blocked = False
-    @property
+        self.stats = StepStats()
         self.queue_load = self._measure_load()
+
+    @property
     def num_running(self) -> int:
         """Requests that hold blocks."""
         return len(self._running)
@@ -90,9 +90,7 @@ class Scheduler:
         request.arrival_index = next(self._arrivals)
         self._requests[request.request_id] = request
         self._tables.add(request)
-        if request.num_faults:
-        else:
-            self._waiting.push(request)
+        self._waiting.push(request)
         self.queue_load = self._measure_load()
         return True
 
@@ -137,13 +135,13 @@ class Scheduler:
             self._plan_waiting(plan, now_s)
         if self._drafts is not None:
             self._drafts.add_drafts(plan, self._requests)
+        self._is_blocked = len(self._waiting) > self._num_deferred
+        self.queue_load = self._measure_load()
         return plan.finish()
 
     def observe(self, step: StepInput, seconds: float) -> None:
         """Learn from the time that a step took to execute."""
         if self._drafts is not None:
-        self._is_blocked = len(self._waiting) > self._num_deferred
-        self.queue_load = self._measure_load()
             self._drafts.observe(step, seconds)
 
     def update(self, step: StepInput, result: StepOutput) -> list[Update]:
@@ -158,12 +156,12 @@ class Scheduler:
             if token_ids:
                 logprobs = result.logprobs[index] if result.logprobs else None
                 updates.append((request, take_tokens(request, token_ids, logprobs, self._stop_rule)))
+                self._waiting.charge(request, 0, len(token_ids))
             if row.draft_token_ids and self._drafts is not None:
                 self._drafts.take(request, row, num_accepted, self.stats)
             self._tables.register_computed(request)
         self._retire([request for request, _ in updates if request.is_finished])
         return updates
-                self._waiting.charge(request, 0, len(token_ids))
 
     def _plan_running(self, plan: StepPlan) -> None:
         for request in tuple(self._running):
@@ -208,6 +206,7 @@ class Scheduler:
         if request.num_cached_tokens is None:
             request.num_cached_tokens = min(num_cached_tokens, request.num_prompt_tokens)
             request.timeline.scheduled_s = now_s
+            self._waiting.charge(request, request.num_tokens - num_cached_tokens, 0)
         if self._tables.can_read_cache(request):
             self.stats.num_queried_tokens += request.num_tokens
             self.stats.num_hit_tokens += num_cached_tokens
@@ -241,7 +240,6 @@ class Scheduler:
         self.stats.num_preemptions += 1
 
     def _make_row(self, request: Request, num_tokens: int) -> StepRow:
-            self._waiting.charge(request, request.num_tokens - num_cached_tokens, 0)
         num_computed_tokens = request.num_computed_tokens
         return StepRow(
             request_id=request.request_id,
@@ -275,6 +273,15 @@ class Scheduler:
             self._tables.remove(request)
             del self._requests[request.request_id]
         self._running = [request for request in self._running if not request.is_finished]
+        if not self._requests:
+            self._waiting.settle()
+        self.queue_load = self._measure_load()
+
+    def _measure_load(self) -> QueueLoad:
+        # While somebody waits for blocks or budget, a free place is not one that the next to come can have.
+        is_blocked = self._is_blocked and self.num_waiting > 0
+        num_free_seats = 0 if is_blocked else self._config.max_num_seqs - len(self._running)
+        return QueueLoad(self.num_waiting, self._waiting.num_tokens, num_free_seats)
 
 
 def _check(config: EngineConfig, info: RunnerInfo) -> None:
@@ -289,12 +296,3 @@ def _check(config: EngineConfig, info: RunnerInfo) -> None:
             "without chunked prefill a whole prompt must fit in a step; raise the one, lower the other, "
             "or enable chunked prefill"
         )
-        if not self._requests:
-            self._waiting.settle()
-        self.queue_load = self._measure_load()
-
-    def _measure_load(self) -> QueueLoad:
-        # While somebody waits for blocks or budget, a free place is not one that the next to come can have.
-        is_blocked = self._is_blocked and self.num_waiting > 0
-        num_free_seats = 0 if is_blocked else self._config.max_num_seqs - len(self._running)
-        return QueueLoad(self.num_waiting, self._waiting.num_tokens, num_free_seats)
