@@ -44,9 +44,9 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"  # fcfs, priority
-    seed: int = 0
     max_num_queued_reqs: int = 1024  # that wait for a place in the running batch; more are refused
     max_num_queued_tokens: int = 262144  # of their prompts; a prompt that waits alone may be longer
+    seed: int = 0
     speculation: SpeculationConfig | None = None  # None = off
     num_threads: int | None = None
     log_level: str = "info"

@@ -48,8 +48,8 @@ class Request:
     arrival_time: float = 0.0
     priority: int = 0
     cache_salt: str | None = None
-    arrival_index: int = 0  # given by the scheduler: breaks ties of arrival_time
     tenant: str = ""
+    arrival_index: int = 0  # given by the scheduler: breaks ties of arrival_time
 
     num_prompt_tokens: int = field(init=False)
     num_resumed_tokens: int = field(init=False)
@@ -91,11 +91,11 @@ class Request:
             arrival_time=arrival_time,
             priority=message.priority,
             cache_salt=message.cache_salt,
+            tenant=message.tenant,
         )
 
     @property
     def is_resumed(self) -> bool:
-            tenant=message.tenant,
         """Whether an earlier engine produced its first tokens."""
         return self.num_resumed_tokens > 0
 
