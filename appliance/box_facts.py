@@ -21,6 +21,7 @@ from appliance.settings import Settings
 API_WORKER = "api-worker"
 DRAINING_FILE = "draining"  # holds the deadline of a box that goes down
 NOT_READY_FILE = "not-ready"  # an operator took the box out of rotation: `breadbox drain`
+STUCK_FILE = "stuck"  # an engine does not come back: only a new container would help
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 from appliance.derived_settings import default_token_budget, names_by_model
 from appliance.settings import KNOB_BY_NAME, Settings
 from appliance.speculative_config import lookup_lengths
+from appliance.supervisor.run_dir import journal_path
 from engine.config import EngineConfig, SpeculationConfig
 
 # What both call the same is the same.
@@ -28,6 +29,8 @@ def make_engine_config(settings: Settings, index: int) -> EngineConfig:
         max_num_batched_tokens=settings.max_num_batched_tokens or default_token_budget(settings.device),
         kv_cache_memory_bytes=settings.kv_cache_memory,
         log_stats_interval_s=settings.log_stats_interval,
+        engine_timeout_s=settings.engine_timeout,
+        journal_path=journal_path(settings.run_dir, index),
         counts_path=settings.run_dir / "prometheus" / f"engine-{index}.json",
         custom_histogram_buckets=make_buckets(settings),
         speculation=make_speculation(settings),

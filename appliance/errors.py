@@ -14,6 +14,7 @@
         ├── PayloadTooLargeError  413
         ├── RateLimitError        429  rate_limit_error, Retry-After
         ├── InternalServerError   500  server_error
+        │   └── PoisonRequestError 500 … code poison_request
         ├── NotImplementedAPIError 501
         └── UnavailableError      503  service_unavailable, Retry-After
 """
@@ -117,6 +118,12 @@ class InternalServerError(APIError):
     """500: ours, never the caller's fault; the message says nothing of the inside."""
 
     default_code = "internal_error"
+
+
+class PoisonRequestError(InternalServerError):
+    """500: the engine failed each time it worked on this request; trying again only harms the others."""
+
+    default_code = "poison_request"
 
 
 class NotImplementedAPIError(APIError):

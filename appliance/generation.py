@@ -16,18 +16,17 @@ from typing import Literal, Protocol, cast
 
 import msgspec
 
-from appliance.errors import APIError, InternalServerError, InvalidRequestError, UnavailableError
+from appliance.errors import APIError, InternalServerError, InvalidRequestError, PoisonRequestError, UnavailableError
 from appliance.text.choice_decoder import ChoiceDecoder
 from appliance.text.events import Event, Finish
 from appliance.text.output_parser import OutputParser
 from appliance.text.tokenizer import Tokenizer
-from engine.errors import EngineError, EngineLostError, EngineUnavailableError
-from engine.messages import EngineInfo, GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
+from engine.errors import EngineLostError, EngineUnavailableError
+from engine.messages import GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5.0
-_POLL_S = 0.25
 
 
 class Engine(Protocol):
@@ -39,8 +38,8 @@ class Engine(Protocol):
     async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
         """Drop requests, which are counted as finished for that reason."""
 
-    async def info(self, timeout_s: float = 2.0) -> EngineInfo:
-        """State of the engine."""
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when requests are taken; EngineUnavailableError when that takes too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +79,7 @@ class _Choice:
     index: int
     decoder: ChoiceDecoder
     progress: ChoiceProgress = field(default_factory=ChoiceProgress)
+    wait_until_s: float | None = None  # since it was last heard of: when waiting for an engine is over (monotonic)
 
 
 class Generation:
@@ -87,7 +87,8 @@ class Generation:
 
     Leaving (or cancelling the iteration) aborts what still runs. Raises APIError subclasses only. ``max_resumes`` is
     how often one choice is taken up again after the engine was lost, ``engine_wait_s`` how long each time to wait for
-    it. ``make_parser`` builds the parser of one choice; ``on_resume`` is called each time one is taken up again.
+    it; with ``waits_to_begin`` as long as that, too, where there is no engine to begin with. ``make_parser`` builds the
+    parser of one choice; ``on_resume`` is called each time one is taken up again.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Generation:
         *,
         max_resumes: int = 3,
         engine_wait_s: float = 60.0,
+        waits_to_begin: bool = False,
         make_parser: Callable[[], OutputParser] | None = None,
         on_resume: Callable[[], None] | None = None,
     ) -> None:
@@ -106,6 +108,7 @@ class Generation:
         self._spec = spec
         self._max_resumes = max_resumes
         self._engine_wait_s = engine_wait_s
+        self._waits_to_begin = waits_to_begin
         is_text_start = all(id in tokenizer.special_token_ids for id in spec.prompt_token_ids)
         self._choices = [_Choice(i, _make_decoder(tokenizer, spec, is_text_start, make_parser)) for i in range(spec.n)]
         self._events = self._run()
@@ -219,14 +222,15 @@ class Generation:
             try:
                 async with aclosing(stream):
                     async for output in stream:
+                        choice.wait_until_s = None
                         yield output
                 raise EngineLostError("the engine ended the stream without a finish reason")
             except EngineLostError:
-                await self._await_engine(choice)
+                self._count_loss(choice)
             except EngineUnavailableError:
-                if not choice.progress.num_resumes:
+                if not (self._waits_to_begin or choice.progress.num_resumes):
                     raise _unavailable("the model is not ready") from None
-                await self._await_engine(choice)
+            await self._await_engine(choice)
 
     def _request(self, choice: _Choice) -> GenerateRequest:
         spec, sampling = self._spec, self._spec.sampling
@@ -253,30 +257,26 @@ class Generation:
         if self.prompt_logprobs is None:
             self.prompt_logprobs = output.prompt_logprobs
 
-    async def _await_engine(self, choice: _Choice) -> None:
-        """Return when an engine is ready to take the choice up again; UnavailableError when that takes too long."""
+    def _count_loss(self, choice: _Choice) -> None:
+        """The engine was lost while it worked on the choice. Raises InternalServerError where it was once too often."""
         choice.progress.num_resumes += 1
         request_id, num_tokens = self._spec.request_id, len(choice.decoder.token_ids)
         if choice.progress.num_resumes > self._max_resumes:
             logger.error("engine lost too often request_id=%s resumes=%d", request_id, self._max_resumes)
             raise InternalServerError("the engine failed repeatedly while it worked on this request")
         logger.warning("engine lost, waiting to go on request_id=%s output_tokens=%d", request_id, num_tokens)
-        try:
-            async with asyncio.timeout(self._engine_wait_s):
-                await self._poll_engine()
-        except TimeoutError:
-            raise _unavailable(f"the engine did not come back within {self._engine_wait_s:g} s") from None
         if self._on_resume:
             self._on_resume()
 
-    async def _poll_engine(self) -> None:
-        while True:
-            try:
-                if (await self._engine.info()).is_ready:
-                    return
-            except EngineError:
-                pass  # nobody there yet
-            await asyncio.sleep(_POLL_S)
+    async def _await_engine(self, choice: _Choice) -> None:
+        """Return when an engine is ready to take the choice up; UnavailableError when that takes too long."""
+        now_s = time.monotonic()
+        if choice.wait_until_s is None:
+            choice.wait_until_s = now_s + self._engine_wait_s
+        try:
+            await self._engine.wait_ready(choice.wait_until_s - now_s)
+        except EngineUnavailableError:
+            raise _unavailable(f"the engine did not come back within {self._engine_wait_s:g} s") from None
 
 
 def _make_decoder(
@@ -299,6 +299,8 @@ def _error_of(output: RequestOutput) -> APIError:
     if output.error_param is not None:
         return InvalidRequestError(output.error or "the request cannot be run", param=output.error_param)
     logger.error("engine failed request_id=%s error=%s", output.request_id, output.error)
+    if output.is_poison:
+        return PoisonRequestError(output.error or "the engine fails at this request")
     return InternalServerError("the engine failed while it worked on this request")
 
 

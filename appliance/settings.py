@@ -200,6 +200,7 @@ class Settings:
     scheduling_policy: str = _knob("fcfs", "which waiting request is next: first come first served, or by its priority", _ENGINE, choices=("fcfs", "priority"))
     seed: int = _knob(0, "seed of everything random that has no seed of its own", _ENGINE)
     speculative_config: dict[str, Any] | None = _knob(None, 'JSON object that lets steps check guessed tokens, same output: {"method": "ngram", "num_speculative_tokens": N}, with prompt_lookup_max and _min (tokens to match: 5, 2), disable_by_batch_size, adaptive (true: only where it pays)', _ENGINE, parse=parse_json_object, check=check_speculative_config)
+    engine_timeout: float = _knob(60.0, "seconds without a sign of life after which a hanging engine is killed and started again (longer for steps that are known to be long); 0 = never", _ENGINE, check=_between(0, 86400))
     num_threads: int | None = _knob(None, "threads the engine computes with on a CPU; default: the cores it may use", _ENGINE, parse=int, check=_between(1, 1024))
 
     api_workers: int | None = _knob(None, "API processes; default: chosen from the cores", _API, parse=int, check=_between(1, 64))
@@ -220,8 +221,8 @@ class Settings:
     response_role: str = _knob("assistant", "role of chat answers", _API)
     stream_interval: int = _knob(1, "tokens of a choice that make a streamed chunk; the first one never waits", _API, check=_between(1))
     sse_keep_alive_interval: float = _knob(10.0, "seconds of silence after which a stream gets a comment; 0 = never", _API, check=_between(0, 3600))
-    max_resumes: int = _knob(3, "times a request is taken up again after the engine was lost", _API, check=_between(0, 100))
-    engine_wait: float = _knob(60.0, "seconds a request waits for an engine that is restarting", _API, check=_between(0, 3600))
+    max_resumes: int = _knob(10, "times a request is taken up again after the engine was lost while it worked on it", _API, check=_between(0, 100))
+    engine_wait: float = _knob(60.0, "seconds a request waits for an engine that is restarting, new ones too; then 503", _API, check=_between(0, 3600))
     responses_store_max: int = _knob(1000, "most answers of /v1/responses kept for previous_response_id and GET, over all API workers; 0 = none", _API, check=_between(0))
     responses_store_bytes: int = _knob(64 * 1024**2, "most bytes of them, in the run directory; the longest unused go first", _API, parse=parse_size, check=_between(0))
 

@@ -29,6 +29,7 @@ class EngineConfig:
     socket_path: Path  # unix socket that the engine binds
     served_model_name: str = "model"
     device: str = "auto"  # auto, cpu, cuda
+    tensor_parallel_size: int = 1  # processes that share the model, on a GPU each where there are any
     dtype: str = "auto"  # auto, float32, bfloat16, float16
     kv_cache_dtype: str = "auto"  # auto = dtype; bfloat16, int8, fp8 (the narrow ones on a GPU)
     batch_invariant: bool = False  # same bits alone and in a crowd on a GPU too, at the price of speed
@@ -38,7 +39,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     block_size: int = 16
     gpu_memory_utilization: float = 0.92
-    kv_cache_memory_bytes: int | None = None
+    kv_cache_memory_bytes: int | None = None  # on each rank
     num_gpu_blocks_override: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -51,6 +52,8 @@ class EngineConfig:
     num_threads: int | None = None
     log_level: str = "info"
     log_stats_interval_s: float = 10.0  # between two lines of statistics; 0 = none
+    engine_timeout_s: float = 0.0  # without a beat of the busy loop, after which the engine counts as hanging; 0 = never
+    journal_path: Path | None = None  # file that tells others, and the next engine, what this one is at
     counts_path: Path | None = None  # file that carries the metrics' counts over to the next engine process
     show_hidden_metrics: bool = False  # also under the names that they had in older vLLM
     custom_histogram_buckets: dict[str, tuple[float, ...]] | None = None  # by names of `engine.metrics.HISTOGRAMS`

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -14,13 +15,17 @@ from engine.admission import Admission
 from engine.config import EngineConfig
 from engine.errors import RequestError
 from engine.grammar.requests import RequestGrammars
+from engine.journal import Journal
 from engine.messages import GenerateRequest, RequestOutput
 from engine.metrics import EngineMetrics
+from engine.queue_load import QueueLoad
 from engine.request import Request
 from engine.scheduler.outputs import Update
-from engine.queue_load import QueueLoad
+from engine.scheduler.quarantine import TRIAL_TOKENS
 from engine.scheduler.scheduler import Scheduler
 from engine.step import Runner, RunnerInfo, StepInput, StepOutput
+from engine.step_allowance import StepAllowance
+from engine.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +36,19 @@ class EngineCore:
     info: RunnerInfo
     """The runner's facts as they hold for requests: max_model_len is cut to the KV cache, eos_token_ids are all."""
 
-    def __init__(self, config: EngineConfig, runner: Runner, metrics: EngineMetrics | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        metrics: EngineMetrics | None = None,
+        *,
+        journal: Journal | None = None,
+        suspects: Suspects | None = None,
+    ) -> None:
         self._runner = runner
+        self._journal = journal or Journal()
+        self._suspects = suspects or Suspects()
+        self._allowance = StepAllowance(config.engine_timeout_s)
         self._admission = Admission(runner.info)
         self.info = _effective_info(config, runner.info, self._admission.max_model_len)
         self._scheduler = Scheduler(config, self.info)
@@ -51,6 +67,11 @@ class EngineCore:
         return self._scheduler.num_waiting
 
     @property
+    def queue_load(self) -> QueueLoad:
+        """How many wait, and how many of those will not for long."""
+        return self._scheduler.queue_load
+
+    @property
     def kv_cache_usage(self) -> float:
         """Share of the KV blocks in use, 0 … 1."""
         return self._scheduler.kv_cache_usage
@@ -66,11 +87,6 @@ class EngineCore:
     def warm_up(self) -> None:
         """Prepare in the background what requests need that have a grammar."""
         self._grammars.compiler.warm_up()
-    @property
-    def queue_load(self) -> QueueLoad:
-        """How many wait, and how many of those will not for long."""
-        return self._scheduler.queue_load
-
 
     def add(self, request: GenerateRequest) -> RequestOutput | None:
         """Take a request up. Returns an output only where that is all there will be: it is refused (error), or it is
@@ -79,9 +95,13 @@ class EngineCore:
         try:
             self._check(request)
             state = Request.from_message(request, now_s=time.monotonic(), wall_time_s=time.time())
+            if self._suspects.must_refuse(state.key, request):
+                return _refuse_poison(request.request_id)
+            self._suspect(state)
             self._grammars.begin(state)
         except RequestError as error:
             return _refusal(request.request_id, error)
+        self._hold(())
         return None if self._scheduler.add(state) else self._close_resumed(state)
 
     def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> list[RequestOutput]:
@@ -95,15 +115,40 @@ class EngineCore:
         step = self._scheduler.schedule(time.monotonic())
         if step is None:
             return closed
-        self._grammars.add_masks(step, self._scheduler.requests_of(step))
+        requests = self._scheduler.requests_of(step)
+        # In hand until all of the step is done: whatever fails here, the next engine knows whose it was.
+        self._hold(requests, self._allowance.allow(step.num_tokens))
+        self._grammars.add_masks(step, requests)
         started_s = time.perf_counter()
         result = self._runner.execute(step)
-        self._scheduler.observe(step, time.perf_counter() - started_s)
-        return closed + self._update(step, result)
+        seconds = time.perf_counter() - started_s
+        self._scheduler.observe(step, seconds)
+        self._allowance.observe(step.num_tokens, seconds)
+        outputs = self._update(step, result)
+        self._hold(())
+        return closed + outputs
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; refused (False) while blocks are in use."""
         return self._scheduler.reset_prefix_cache()
+
+    def _suspect(self, request: Request) -> None:
+        """See that a request that was in hand when an engine failed is tried alone."""
+        suspicion = self._suspects.find(request.key)
+        if suspicion is None or not suspicion.num_faults:
+            return
+        request.num_faults = suspicion.num_faults
+        reached = max(suspicion.num_output_tokens, request.num_output_tokens)
+        # Who was cleared before and is here again stays alone to its end.
+        request.trial_end = reached + TRIAL_TOKENS if suspicion.num_faults == 1 else math.inf
+
+    def _hold(self, requests: Iterable[Request], allowance_s: float | None = None) -> None:
+        """Tell the journal whose requests are in hand: the step's, and those whose grammars are being compiled."""
+        in_hand = [(request.key, request.num_output_tokens) for request in (*requests, *self._grammars.pending)]
+        if allowance_s is None:
+            self._journal.hold(in_hand)
+        else:
+            self._journal.work(in_hand, allowance_s)
 
     def _take_grammars(self) -> list[RequestOutput]:
         """Let requests go on whose grammar was compiled; the outputs of those that end here."""
@@ -122,12 +167,16 @@ class EngineCore:
         dropped = self._scheduler.abort(request_ids, finish_reason)
         for request in dropped:
             self._grammars.discard(request.request_id)
+            self._suspects.forget(request.key)
             self.metrics.record_finish(request, now_s)
         return dropped
 
     def _update(self, step: StepInput, result: StepOutput) -> list[RequestOutput]:
         updates: list[Update] = self._scheduler.update(step, result)
         self.metrics.record_step(self._scheduler.stats, updates, time.monotonic())
+        for request, _ in updates:
+            if request.is_finished:
+                self._suspects.forget(request.key)
         return [output for _, output in updates]
 
     def _check(self, request: GenerateRequest) -> None:
@@ -137,6 +186,7 @@ class EngineCore:
 
     def _close_resumed(self, request: Request) -> RequestOutput:
         self.metrics.record_finish(request, time.monotonic())
+        self._suspects.forget(request.key)
         return RequestOutput(
             request_id=request.request_id,
             finish_reason=request.finish_reason,
@@ -147,6 +197,11 @@ class EngineCore:
 
 def _refusal(request_id: str, error: RequestError) -> RequestOutput:
     return RequestOutput(request_id=request_id, finish_reason="error", error=str(error), error_param=error.param)
+
+
+def _refuse_poison(request_id: str) -> RequestOutput:
+    error = "the engine failed each time it worked on this request, which is not tried again"
+    return RequestOutput(request_id=request_id, finish_reason="error", error=error, is_poison=True)
 
 
 def _effective_info(config: EngineConfig, info: RunnerInfo, max_model_len: int) -> RunnerInfo:

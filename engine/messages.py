@@ -81,6 +81,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     tenant: str = ""  # whose it is: waiting tenants are served in turn, under --scheduling-policy fcfs
     group: RequestGroup | None = None
     was_admitted: bool = False  # by an earlier engine, which was lost: a full queue does not refuse it
+    origin_id: str = ""  # the same each time that the request is submitted again; "" = request_id
 
 
 class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort"):
@@ -143,6 +144,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str | None = None  # with finish_reason "error": one line for the caller
     error_param: str | None = None  # the request's field that is wrong (a 400), None for an engine fault (a 500)
     unavailable: bool = False  # with "error": not begun, the engine is loading or stopping (a 503)
+    is_poison: bool = False  # with "error": it made engines fail and must not be tried again (a 500)
     queue_limit: str | None = None  # with "error": not begun, as many wait as this limit of the queue says (a 503)
 
 
@@ -158,7 +160,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag="info"):
     call_id: int
     engine_id: str  # new for each engine process: a change means the engine restarted
     pid: int
-    phase: str  # "starting", "loading weights", "allocating kv cache", "warming up", "ready", "failed"
+    phase: str  # "starting", "loading weights", …, "warming up", "ready"; "failed", "not responding"
     percent: float  # 0 … 100 of the whole start
     is_ready: bool
     phase_seconds: dict[str, float]  # finished phases, in order
@@ -216,4 +218,5 @@ def merge_outputs(older: RequestOutput, newer: RequestOutput) -> None:
         if getattr(newer, name) is not None:
             setattr(older, name, getattr(newer, name))
     older.unavailable = older.unavailable or newer.unavailable
+    older.is_poison = older.is_poison or newer.is_poison
     older.ends_in_text = older.ends_in_text or newer.ends_in_text

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from engine.journal import make_key
 from engine.messages import GenerateRequest, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Request:
     cache_salt: str | None = None
     tenant: str = ""
     arrival_index: int = 0  # given by the scheduler: breaks ties of arrival_time
+    key: bytes = b""  # its name in the journal, the same in every engine
+    num_faults: int = 0  # of engines that had it in hand: a suspect, from 1 on
+    trial_end: float = 0  # output tokens at which a suspect is cleared
 
     num_prompt_tokens: int = field(init=False)
     num_resumed_tokens: int = field(init=False)
@@ -92,6 +96,7 @@ class Request:
             priority=message.priority,
             cache_salt=message.cache_salt,
             tenant=message.tenant,
+            key=make_key(message.origin_id or message.request_id),
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -96,6 +97,13 @@ class FakeEngine:
             max_model_len=self.max_model_len if self.is_ready else 0,
             num_running=len(self.running),
         )
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not (self.is_available and self.is_ready):
+            if time.monotonic() >= deadline_s:
+                raise EngineUnavailableError("not ready in time")
+            await asyncio.sleep(0.005)
 
     async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         self._check_available()

@@ -22,7 +22,9 @@ RETRY_AFTER = {"retry-after": "1"}
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez")
 async def livez(request: Request) -> Response:
-    """200 as long as this process answers."""
+    """200 unless only a new container would help: while the box restarts an engine by itself, it is alive."""
+    if get_state(request).is_stuck:
+        return json_response({"status": "stuck", "reason": "an engine does not come back"}, 503, RETRY_AFTER)
     return json_response({"status": "alive"})
 
 

@@ -46,6 +46,9 @@ class Engine(Protocol):
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         """State and facts."""
 
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when requests are taken; EngineUnavailableError when that takes too long."""
+
     async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         """Prometheus' text, or OpenMetrics'."""
 
@@ -105,6 +108,7 @@ class ServedModel:
     chat_template: ChatTemplate | None
     max_model_len: int
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    was_ready: bool = False  # an engine that is away will be back soon
 
     @property
     def name(self) -> str:
@@ -137,6 +141,7 @@ class ServedModel:
             if info is not None and info.is_ready:
                 break
             await asyncio.sleep(_POLL_S)
+        self.was_ready = True
         if 0 < info.max_model_len < self.max_model_len:
             logger.info("model=%s max_model_len=%d as the engine has it", self.name, info.max_model_len)
             self.max_model_len = info.max_model_len

@@ -20,6 +20,7 @@ from appliance.api.request_record import get_record
 from appliance.api.sampling_fields import SamplingFields
 from appliance.api.served_model import ServedModel, ServedModels
 from appliance.api.streaming import StreamingOptions
+from appliance.box_facts import STUCK_FILE
 from appliance.generation import Generation, GenerationSpec
 from appliance.metrics import ApiMetrics
 from appliance.settings import Settings
@@ -46,6 +47,11 @@ class ApiState:
         self.metrics = ApiMetrics(self.settings, [model.name for model in self.models])
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether the box has given up on bringing an engine back by itself (`supervisor.liveness`)."""
+        return self.settings.run_dir is not None and (self.settings.run_dir / STUCK_FILE).exists()
+
+    @property
     def max_body_bytes(self) -> int:
         """The body limit: as set, or what the longest context can need with room to spare."""
         longest = max((model.max_model_len for model in self.models), default=0)
@@ -68,6 +74,7 @@ class ApiState:
             dataclasses.replace(spec, request_id=f"{record.request_id}/{spec.request_id}") if record else spec,
             max_resumes=self.settings.max_resumes,
             engine_wait_s=self.settings.engine_wait,
+            waits_to_begin=model.was_ready,
             make_parser=make_parser,
             on_resume=self.metrics.resumed.labels(model.name).inc,
         )

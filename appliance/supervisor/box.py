@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import resource
 import secrets
 import signal
@@ -21,6 +22,8 @@ from appliance.errors import ApplianceError
 from appliance.settings import Settings
 from appliance.supervisor.console import Console
 from appliance.supervisor.control import ProgramState, Supervisord, SupervisordGoneError
+from appliance.supervisor.hang_watch import HangWatch
+from appliance.supervisor.liveness import Liveness
 from appliance.supervisor.log_pipes import LogPipe
 from appliance.supervisor.orphans import adopt_orphans, end_orphans
 from appliance.supervisor.progress_file import ProgressFile
@@ -32,6 +35,7 @@ _STARTING_LOOK_S = 0.2
 _RUNNING_LOOK_S = 1.0
 _WANTED_FILES = 65536
 _SUPERVISORD = "supervisord"
+_KILLED = re.compile(rb" exited: (\S+) \(terminated by SIGKILL")
 
 
 class BoxFailedError(ApplianceError):
@@ -51,11 +55,14 @@ class Box:
         self._supervisord = Supervisord(self._run_dir, self._password)
         self._readiness = Readiness(settings, names)
         self._watch = Watch()
+        self._hang_watch = HangWatch(self._run_dir, settings.engine_timeout)
+        self._liveness = Liveness(self._run_dir)
         self._progress_file = ProgressFile(self._run_dir)
         self._pipes: dict[str, LogPipe] = {}
         self._supervisord_pid = 0
         self._orphans: set[int] = set()
         self._started_at_s = time.monotonic()
+        self._start_s = 0.0
 
     async def run(self) -> None:
         """Run until a signal says stop. Raises BoxFailedError."""
@@ -107,6 +114,9 @@ class Box:
         self._pipes[_SUPERVISORD] = LogPipe(self._run_dir / "log" / _SUPERVISORD, self._log_of_supervisord)
 
     def _log_of_supervisord(self, line: bytes) -> None:
+        killed = _KILLED.search(line)
+        if killed:
+            self._watch.note_kill(killed[1].decode())
         # It warns of programs that end with status 0 when they are told to.
         if b" stopped: " not in line:
             self._console.log(line)
@@ -141,15 +151,19 @@ class Box:
         failed = self._watch.look(programs, {engine.pid for engine in engines if engine.is_ready})
         if failed:
             raise BoxFailedError(self._words_for(failed.name, _describe(failed)))
-        if not self._watch.was_ready:
+        self._hang_watch.look(programs)
+        if self._watch.was_ready:
+            self._liveness.look(all(engine.is_ready for engine in engines), self._start_s)
+        else:
             await self._look_whether_ready(engines)
 
     async def _look_whether_ready(self, engines: list[EngineProgress]) -> None:
         if all(engine.is_ready for engine in engines):
             if await self._readiness.is_answering():
                 self._watch.was_ready = True
+                self._start_s = time.monotonic() - self._started_at_s
                 self._console.end_progress()
-                self._console.say(self._greeting.format(seconds=time.monotonic() - self._started_at_s))
+                self._console.say(self._greeting.format(seconds=self._start_s))
                 return
             self._console.progress("starting the API")
         else:

@@ -22,7 +22,8 @@ _PREFIX = "breadbox-"
 _MIN_AGE_S = 60.0
 _FILES = ("settings.json", "progress.json", "draining", "not-ready")
 TEMPORARY = "tmp"  # the programs' TMPDIR
-_SUBDIRS = ("responses", "log", "programs", "prometheus", "nginx", "worker", TEMPORARY)
+_JOURNALS = "journal"
+_SUBDIRS = ("responses", "log", "programs", "prometheus", "nginx", "worker", _JOURNALS, TEMPORARY)
 
 
 class RunDir:
@@ -62,9 +63,15 @@ class RunDir:
             "progress.json",
             "draining",
             "not-ready",
+            "stuck",
         ):
             for file in self.path.glob(pattern):
                 file.unlink(missing_ok=True)
+
+
+def journal_path(run_dir: Path, index: int) -> Path:
+    """The journal of the engine of model number `index`; beside it lies what else the next engine must know."""
+    return run_dir / _JOURNALS / f"engine-{index}.journal"
 
 
 def open_run_dir(settings: Settings) -> RunDir:

@@ -3,7 +3,7 @@
 supervisord gives up on a program that ends again and again within its first seconds (FATAL). On top of that the box
 ends when a program says by its exit status that trying again is no use, when one ends by itself before the box was
 ever ready (what fails at the first try fails at the next), and when one is restarted again and again without ever
-becoming useful.
+becoming useful. Somebody who kills a program as it starts must try longer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from appliance.supervisor.control import ProgramState
 
 MAX_USELESS_RESTARTS = 5
+MAX_USELESS_KILLS = 30  # by SIGKILL, which is seldom the program's own fault
 _ENDED = {"BACKOFF", "EXITED"}
 CONFIG_ERROR_STATUS = 2  # of `breadbox engine`: the configuration is wrong
 
@@ -23,6 +24,8 @@ class _History:
     pid: int = 0
     is_useful: bool = False  # this pid, as far as is known
     useless_restarts: int = 0
+    useless_kills: int = 0
+    was_killed: bool = False  # the last time that it ended
 
 
 @dataclass
@@ -41,18 +44,34 @@ class Watch:
                 return program
         return None
 
+    def note_kill(self, name: str) -> None:
+        """supervisord tells that a SIGKILL ended the program."""
+        self._histories.setdefault(name, _History()).was_killed = True
+
     def _note(self, program: ProgramState, is_useful: bool) -> None:
         history = self._histories.setdefault(program.name, _History())
         if program.pid and history.pid and program.pid != history.pid:
             self.restarts += 1
-            history.useless_restarts = 0 if history.is_useful else history.useless_restarts + 1
-            history.is_useful = False
+            self._count(history)
         history.pid = program.pid or history.pid
         # Programs without a readiness of their own are useful once supervisord takes them for started.
         history.is_useful |= is_useful or (not program.name.startswith("engine-") and program.state == "RUNNING")
 
+    @staticmethod
+    def _count(history: _History) -> None:
+        if history.is_useful:
+            history.useless_restarts = history.useless_kills = 0
+        elif history.was_killed:
+            history.useless_kills += 1
+        else:
+            history.useless_restarts += 1
+        history.is_useful = history.was_killed = False
+
     def _has_failed(self, program: ProgramState) -> bool:
-        if program.state == "FATAL" or self._histories[program.name].useless_restarts > MAX_USELESS_RESTARTS:
+        history = self._histories[program.name]
+        if program.state == "FATAL" or history.useless_restarts > MAX_USELESS_RESTARTS:
+            return True
+        if history.useless_kills > MAX_USELESS_KILLS:
             return True
         if program.state not in _ENDED:
             return False

@@ -43,6 +43,7 @@ __all__ = ["EngineClient"]
 
 logger = logging.getLogger(__name__)
 
+_ASK_AGAIN_S = 0.1
 _HELLO = 0  # call id of the question asked on connecting, which makes the engine know us
 _HELLO_MESSAGE = encode(InfoRequest(_HELLO))
 
@@ -73,6 +74,7 @@ class EngineClient:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._connection: Connection | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect; does not wait for the engine."""
@@ -89,6 +91,8 @@ class EngineClient:
             return
         if self._watchdog is not None:
             self._watchdog.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
         self._disconnect(EngineUnavailableError, "the client was closed")
         self._connection = None
         self._context.term()
@@ -102,7 +106,7 @@ class EngineClient:
         await self._wait_connected()
         # Ids are made unique here: an aborted request's last output must not end a new one of the same id.
         wire_id = f"{request.request_id}#{next(self._numbers)}"
-        self._send(msgspec.structs.replace(request, request_id=wire_id))
+        self._send(msgspec.structs.replace(request, request_id=wire_id, origin_id=request.request_id))
         mailbox = self._mailboxes[wire_id] = Mailbox()
         is_finished = False
         try:
@@ -130,6 +134,27 @@ class EngineClient:
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         """State and facts; answered while the engine is loading, too. Raises EngineUnavailableError."""
         return await self._call(InfoRequest, EngineInfo, timeout_s)
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when requests are taken; raises EngineUnavailableError when that takes too long.
+
+        However many wait, only one of them asks: an engine that loads has better things to do than to answer.
+        """
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self._ask_until_ready())
+        await asyncio.wait([asking], timeout=max(timeout_s, 0.0))
+        if not asking.done() or asking.cancelled():
+            raise EngineUnavailableError(f"the engine was not ready within {timeout_s:g} s")
+
+    async def _ask_until_ready(self) -> None:
+        while True:
+            try:
+                if (await self.info()).is_ready:
+                    return
+            except EngineUnavailableError:
+                pass  # nobody there yet
+            await asyncio.sleep(_ASK_AGAIN_S)
 
     async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         """The engine's metrics in Prometheus' text exposition, or OpenMetrics'. Raises EngineUnavailableError."""

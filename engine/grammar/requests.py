@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from engine.config import EngineConfig
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
@@ -17,12 +17,17 @@ class RequestGrammars:
     def __init__(self, config: EngineConfig, info: RunnerInfo) -> None:
         self.compiler = GrammarCompiler(config.model_path / "tokenizer.json", info.vocab_size, info.eos_token_ids)
         self._masks = MaskMaker(info.vocab_size)
-        self._pending: set[str] = set()
+        self._pending: dict[str, Request] = {}
 
     @property
     def num_pending(self) -> int:
         """Requests that await their grammar."""
         return len(self._pending)
+
+    @property
+    def pending(self) -> Collection[Request]:
+        """The requests that await their grammar."""
+        return self._pending.values()
 
     @property
     def has_finished(self) -> bool:
@@ -35,18 +40,18 @@ class RequestGrammars:
             return
         request.grammar = self.compiler.submit(request.request_id, request.sampling, list(request.output_token_ids))
         if request.grammar is None:
-            self._pending.add(request.request_id)
+            self._pending[request.request_id] = request
 
     def discard(self, request_id: str) -> None:
         """The request is over."""
-        if request_id in self._pending:
-            self._pending.discard(request_id)
+        if self._pending.pop(request_id, None) is not None:
             self.compiler.discard(request_id)
 
     def take_finished(self) -> list[CompiledGrammar]:
         """What was compiled since the last call, for requests that are still wanted."""
         taken = [item for item in self.compiler.take_finished() if item.request_id in self._pending]
-        self._pending.difference_update(item.request_id for item in taken)
+        for item in taken:
+            del self._pending[item.request_id]
         return taken
 
     def add_masks(self, step: StepInput, requests: Sequence[Request]) -> None:

@@ -23,6 +23,7 @@ from engine.scheduler.drafts import DraftPlanner
 from engine.scheduler.outputs import Update, take_tokens
 from engine.scheduler.plan import StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
+from engine.scheduler.quarantine import Quarantine
 from engine.scheduler.stop import StopRule
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
@@ -38,6 +39,7 @@ class Scheduler:
         self._config = config
         self._pick_victim = policy.pick_victim
         self._waiting = policy.make_queue()
+        self._quarantine = Quarantine()
         self._running: list[Request] = []
         self._requests: dict[str, Request] = {}
         self._arrivals = itertools.count()
@@ -58,12 +60,12 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Requests that hold blocks."""
-        return len(self._running)
+        return len(self._running) + self._quarantine.num_on_trial
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait, preempted and deferred ones included."""
-        return len(self._waiting)
+        """Requests that wait, preempted and deferred ones and suspects included."""
+        return len(self._waiting) + len(self._quarantine)
 
     @property
     def num_deferred(self) -> int:
@@ -90,7 +92,10 @@ class Scheduler:
         request.arrival_index = next(self._arrivals)
         self._requests[request.request_id] = request
         self._tables.add(request)
-        self._waiting.push(request)
+        if request.num_faults:
+            self._quarantine.push(request)
+        else:
+            self._waiting.push(request)
         self.queue_load = self._measure_load()
         return True
 
@@ -102,7 +107,7 @@ class Scheduler:
         request.grammar = grammar
         if not (request.is_resumed and self._stop_rule.apply(request)):
             return None
-        self._waiting.remove(request)
+        self._stop_waiting(request)
         self._retire([request])
         return request
 
@@ -116,7 +121,7 @@ class Scheduler:
         aborted = [self._requests[request_id] for request_id in known_ids]
         for request in aborted:
             if request.status is not RequestStatus.RUNNING:
-                self._waiting.remove(request)
+                self._stop_waiting(request)
             request.finish(finish_reason)
         self._retire(aborted)
         return aborted
@@ -130,9 +135,11 @@ class Scheduler:
         self.stats = StepStats()
         self._num_deferred = 0
         plan = StepPlan(self._config.max_num_batched_tokens)
-        self._plan_running(plan)
-        if not self.stats.num_preemptions:
-            self._plan_waiting(plan, now_s)
+        is_trial = self._quarantine.take_turn(bool(self._running or self._waiting))
+        if not (is_trial and self._plan_trial(plan, now_s)):
+            self._plan_running(plan)
+            if not self.stats.num_preemptions:
+                self._plan_waiting(plan, now_s)
         if self._drafts is not None:
             self._drafts.add_drafts(plan, self._requests)
         self._is_blocked = len(self._waiting) > self._num_deferred
@@ -161,7 +168,35 @@ class Scheduler:
                 self._drafts.take(request, row, num_accepted, self.stats)
             self._tables.register_computed(request)
         self._retire([request for request, _ in updates if request.is_finished])
+        self._end_trial()
         return updates
+
+    def _plan_trial(self, plan: StepPlan, now_s: float) -> bool:
+        """A step for the suspect on trial alone, whoever has to give way for it; False where there is none to run."""
+        request = self._quarantine.pick()
+        if request is None:
+            return False
+        if request.status is not RequestStatus.RUNNING:
+            prefix = self._tables.find_prefix(request)
+            while not self._tables.admit(request, prefix):
+                if not self._running:
+                    return False
+                self._preempt(self._pick_victim(self._running), plan)
+            self._quarantine.begin(request)
+            self._start(request, len(prefix) * self._tables.block_size, now_s)
+        num_tokens = self._num_schedulable(request, request.num_computed_tokens, plan.budget)
+        while not self._tables.grow(request, request.num_computed_tokens + num_tokens):
+            self._preempt(self._pick_victim(self._running), plan)
+        plan.add(self._make_row(request, num_tokens))
+        return True
+
+    def _end_trial(self) -> None:
+        # It goes on with the others as soon as there is room in the batch.
+        if len(self._running) < self._config.max_num_seqs and (request := self._quarantine.release()) is not None:
+            self._running.append(request)
+
+    def _stop_waiting(self, request: Request) -> None:
+        (self._quarantine if request.num_faults else self._waiting).remove(request)
 
     def _plan_running(self, plan: StepPlan) -> None:
         for request in tuple(self._running):
@@ -175,7 +210,7 @@ class Scheduler:
 
     def _plan_waiting(self, plan: StepPlan, now_s: float) -> None:
         deferred: list[Request] = []
-        while self._waiting and plan.budget > 0 and len(self._running) < self._config.max_num_seqs:
+        while self._waiting and plan.budget > 0 and self.num_running < self._config.max_num_seqs:
             request = self._waiting.peek()
             if request.awaits_grammar:
                 deferred.append(self._waiting.pop())
@@ -273,6 +308,7 @@ class Scheduler:
             self._tables.remove(request)
             del self._requests[request.request_id]
         self._running = [request for request in self._running if not request.is_finished]
+        self._quarantine.release_finished()
         if not self._requests:
             self._waiting.settle()
         self.queue_load = self._measure_load()

@@ -11,16 +11,20 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from engine import autopsy
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
+from engine.journal import Journal
 from engine.server.busy_loop import BusyLoop
 from engine.server.io_thread import InboxItem, IOThread, Stop, Wake
 from engine.server.queue_gate import QueueGate
 from engine.server.status import Status
+from engine.suspects import Suspects
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
@@ -40,7 +44,9 @@ EXIT_CONFIG = 2  # the next start would end the same way
 _SWITCH_INTERVAL_S = 0.0005
 
 
-def make_core(config: EngineConfig, progress: Progress, make_runner: MakeRunner | None = None) -> EngineCore:
+def make_core(
+    config: EngineConfig, progress: Progress, make_runner: MakeRunner | None, journal: Journal, suspects: Suspects
+) -> EngineCore:
     """Load the model. Raises ConfigError where it or the configuration cannot be served."""
     from engine.core import EngineCore
 
@@ -48,7 +54,18 @@ def make_core(config: EngineConfig, progress: Progress, make_runner: MakeRunner 
         from engine.runner import make_runner as load_runner
 
         make_runner = load_runner
-    return EngineCore(config, make_runner(config, progress))
+    return EngineCore(config, make_runner(config, progress), journal=journal, suspects=suspects)
+
+
+def _take_over(journal_path: Path | None) -> Suspects:
+    """Learn from what the engine before this one left behind."""
+    if journal_path is None:
+        return Suspects()
+    death = autopsy.examine(journal_path)
+    suspects = Suspects(journal_path.with_suffix(".suspects"))
+    if death is not None:
+        suspects.take_death(death)
+    return suspects
 
 
 class _Stopped(BaseException):
@@ -59,13 +76,16 @@ class EngineServer:
     """One engine: IO thread, loading, busy loop. `run` in the main thread; `stop` from any thread or signal handler."""
 
     def __init__(self, config: EngineConfig, make_runner: MakeRunner | None = None) -> None:
-        self.status = Status()
         self.is_loading = False
         self._config = config
         self._make_runner = make_runner
         self._inbox: SimpleQueue[InboxItem] = SimpleQueue()
+        self.status = Status()
         self._gate = QueueGate(config.max_num_queued_reqs, config.max_num_queued_tokens, config.max_num_seqs)
         self._io = IOThread(config.socket_path, self.status, self._inbox, self._gate)
+        self._suspects = _take_over(config.journal_path)  # only now: an engine that lives has the socket
+        self._journal = Journal(config.journal_path, allowance_s=config.engine_timeout_s)
+        self.status.journal = self._journal
 
     def run(self) -> int:
         """Load, then step until stopped. Returns the exit code; errors are logged, not raised."""
@@ -73,28 +93,30 @@ class EngineServer:
         try:
             core = self._load()
             with self._reporting(core):
-                BusyLoop(core, self._inbox, self._io, self._gate).run()
+                BusyLoop(core, self._inbox, self._io, self._gate, self._journal).run()
         except EngineError as error:
             return self._fail(error)
         except Exception as error:
             logger.exception("engine failed")
+            autopsy.leave_note(self._config.journal_path, f"{type(error).__name__}: {error}")
             self.status.set_failed(f"{type(error).__name__}: {error}")
             return EXIT_FAULT
         finally:
             self.is_loading = False
             self.status.set_stopping()
             self._io.stop()
+        self._journal.close()
         logger.info("engine stopped")
         return EXIT_OK
 
     def stop(self) -> None:
-        """End the busy loop; what runs ends with finish_reason "abort". Safe in a signal handler."""
+        """End the busy loop; what runs is left to the next engine. Safe in a signal handler."""
         self.status.set_stopping()
         self._inbox.put(Stop())
 
     def _load(self) -> EngineCore:
         self.is_loading = True
-        core = make_core(self._config, self.status.progress, self._make_runner)
+        core = make_core(self._config, self.status.progress, self._make_runner, self._journal, self._suspects)
         core.on_grammar(lambda: self._inbox.put(Wake()))
         core.warm_up()
         self._gate.watch(lambda: core.queue_load)
@@ -144,6 +166,8 @@ def serve(config: EngineConfig, make_runner: MakeRunner | None = None) -> int:
     except ConfigError as error:
         logger.error("engine cannot start error=%s", error)
         return EXIT_CONFIG
+    if config.journal_path is not None:
+        autopsy.note_faults(config.journal_path)
     handler = _SignalHandler(server)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)

@@ -1,7 +1,8 @@
 """The busy loop: takes requests from the inbox, steps the core, hands outputs to the IO thread; no network here.
 
 It also keeps whose request is whose: the core knows a request by an id of the loop's own, so that two workers may use
-equal ids. Sleeps on the inbox while there is no work.
+equal ids. Sleeps on the inbox while there is no work. Each turn is a beat in the journal, from which others see
+that the loop lives.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.journal import Journal
 from engine.messages import (
     AbortRequest,
     EngineReply,
@@ -27,6 +29,8 @@ from engine.server.queue_gate import QueueGate
 from engine.server.status import Gauges
 
 logger = logging.getLogger(__name__)
+
+IDLE_BEAT_S = 1.0
 
 
 class Core(Gauges, Protocol):
@@ -64,8 +68,11 @@ class _Owner:
 class BusyLoop:
     """Runs until a `Stop` is in the inbox."""
 
-    def __init__(self, core: Core, inbox: SimpleQueue[InboxItem], outlet: Outlet, gate: QueueGate) -> None:
+    def __init__(
+        self, core: Core, inbox: SimpleQueue[InboxItem], outlet: Outlet, gate: QueueGate, journal: Journal
+    ) -> None:
         self._core = core
+        self._journal = journal
         self._gate = gate
         self._inbox = inbox
         self._outlet = outlet
@@ -73,18 +80,22 @@ class BusyLoop:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Step until told to stop, then end what runs with finish_reason "abort". Raises what a step raises."""
+        """Step until told to stop. Raises what a step raises.
+
+        What still runs is left as it is: its workers lose the connection, and the next engine takes it up.
+        """
         while not self._is_stopping:
+            self._journal.idle()
             self._take_inbox()
             if not self._is_stopping and self._core.has_work():
                 self._deliver(self._core.step())
-        self._abort(list(self._owners))
+        logger.info("busy loop ended num_left=%d", len(self._owners))
         self._refuse_rest()
 
     def _take_inbox(self) -> None:
-        """Handle all that is there; with nothing to compute, sleep until something is."""
+        """Handle all that is there; with nothing to compute, sleep until something is, or it is time for a beat."""
         try:
-            item = self._inbox.get(block=not self._core.has_work())
+            item = self._inbox.get(block=not self._core.has_work(), timeout=IDLE_BEAT_S)
             while True:
                 self._handle(item)
                 item = self._inbox.get_nowait()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from engine.journal import Journal
 from engine.messages import EngineInfo
 
 if TYPE_CHECKING:
@@ -55,12 +56,14 @@ class Status:
         self.error: str | None = None
         self.phase_seconds: dict[str, float] = {}
         self.metrics_text: Callable[[bool], str] = lambda openmetrics: ""
+        self.journal = Journal()
         self._phase_start_s = time.monotonic()
         self._ready: _Ready | None = None
         self._unavailable: str | None = None
 
     def progress(self, phase: str, percent: float) -> None:
         """Take a report of loading: a `Progress`."""
+        self.journal.load()
         self.percent = min(max(percent, 0.0), 100.0)
         if phase != self.phase:
             self._enter(phase)
@@ -90,13 +93,14 @@ class Status:
 
     def make_info(self, call_id: int) -> EngineInfo:
         """The answer to an InfoRequest."""
+        is_late = self.journal.is_late
         info = EngineInfo(
             call_id=call_id,
             engine_id=self.engine_id,
             pid=os.getpid(),
-            phase=self.phase,
+            phase="not responding" if is_late else self.phase,
             percent=self.percent,
-            is_ready=self.unavailable is None,
+            is_ready=self.unavailable is None and not is_late,
             phase_seconds=self.phase_seconds,
             error=self.error,
         )

@@ -65,6 +65,9 @@ class CoreEngine:
             call_id=0, engine_id="core", pid=1, phase="ready", percent=100.0, is_ready=True, phase_seconds={}
         )
 
+    async def wait_ready(self, timeout_s: float) -> None:
+        """It never goes away."""
+
     async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         return self.core.metrics.render()
 

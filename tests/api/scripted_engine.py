@@ -127,6 +127,10 @@ class ScriptedEngine:
             max_model_len=self.max_model_len,
         )
 
+    async def wait_ready(self, timeout_s: float) -> None:
+        if not self.is_ready:
+            raise EngineUnavailableError("nobody answers")
+
     async def metrics(self, timeout_s: float = 2.0, *, openmetrics: bool = False) -> str:
         if not self.is_ready:
             raise EngineUnavailableError("nobody answers")

@@ -9,19 +9,26 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import pytest
 
-from appliance.errors import APIError, InternalServerError, InvalidRequestError, UnavailableError
+from appliance.errors import (
+    APIError,
+    InternalServerError,
+    InvalidRequestError,
+    PoisonRequestError,
+    UnavailableError,
+)
 from appliance.generation import Generation, GenerationSpec
 from appliance.text.events import Content, Event, Finish, Reasoning, ToolCallArguments, ToolCallStart
 from appliance.text.output_parser import OutputParser
 from appliance.text.reasoning_parsers.base import ReasoningParser
 from appliance.text.tool_parsers.base import ToolParser
 from engine.errors import EngineLostError, EngineUnavailableError
-from engine.messages import EngineInfo, GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
+from engine.messages import GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
 from tests.unit.text.conftest import make_byte_level
 
 TOKENIZER = make_byte_level()
 EOS = 2
 Step = RequestOutput | Exception | asyncio.Event
+_GENERATION_OPTIONS = ("max_resumes", "engine_wait_s", "waits_to_begin", "make_parser")
 
 
 class ScriptedEngine:
@@ -32,8 +39,8 @@ class ScriptedEngine:
         self.requests: list[GenerateRequest] = []
         self.num_open = 0
         self.is_waiting = asyncio.Semaphore(0)
-        self.num_info = 0
-        self.ready_after = 0
+        self.waits_s: list[float] = []
+        self.never_comes_back = False
         self.aborted: list[tuple[str, str]] = []
 
     async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
@@ -55,13 +62,10 @@ class ScriptedEngine:
     async def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> None:
         self.aborted += [(request_id, finish_reason) for request_id in request_ids]
 
-    async def info(self, timeout_s: float = 2.0) -> EngineInfo:
-        self.num_info += 1
-        if self.num_info <= self.ready_after:
+    async def wait_ready(self, timeout_s: float) -> None:
+        self.waits_s.append(timeout_s)
+        if self.never_comes_back:
             raise EngineUnavailableError("nobody there")
-        return EngineInfo(
-            call_id=0, engine_id="e", pid=1, phase="ready", percent=100.0, is_ready=True, phase_seconds={}
-        )
 
 
 def ids_of(text: str) -> list[int]:
@@ -80,7 +84,7 @@ def outputs(
 
 
 def make_generation(engine: ScriptedEngine, *, sampling: SamplingParams | None = None, **options: object) -> Generation:
-    own = {name: options.pop(name) for name in ("max_resumes", "engine_wait_s", "make_parser") if name in options}
+    own = {name: options.pop(name) for name in _GENERATION_OPTIONS if name in options}
     spec = GenerationSpec(
         prompt_token_ids=ids_of("x"),
         sampling=sampling or SamplingParams(max_tokens=100, seed=7),
@@ -236,7 +240,6 @@ async def test_a_lost_engine_is_a_pause_and_nothing_is_said_twice() -> None:
         return [*whole[begin : begin + 3 if lost else None], *lost]
 
     engine = ScriptedEngine(script)
-    engine.ready_after = 1
     generation = make_generation(engine, stop=["red blue"])
     events = (await collect(generation))[0]
     assert text_of(events) == "Hello 🦊🦊 red "
@@ -256,10 +259,38 @@ async def test_resuming_has_a_limit() -> None:
 
 async def test_waiting_for_a_lost_engine_has_a_limit() -> None:
     engine = ScriptedEngine(lambda _: [EngineLostError("gone")])
-    engine.ready_after = 10**9
-    with pytest.raises(UnavailableError, match=r"within 0\.05 s") as caught:
-        await collect(make_generation(engine, engine_wait_s=0.05))
+    engine.never_comes_back = True
+    with pytest.raises(UnavailableError, match=r"within 7 s") as caught:
+        await collect(make_generation(engine, engine_wait_s=7.0))
     assert caught.value.retry_after_s
+    (wait_s,) = engine.waits_s
+    assert wait_s == pytest.approx(7.0)
+
+
+async def test_a_new_request_waits_for_an_engine_that_restarts() -> None:
+    attempts = iter([[EngineUnavailableError("nobody there")], [EngineUnavailableError("loading")]])
+    engine = ScriptedEngine(lambda _: next(attempts, outputs("Hello")))
+    generation = make_generation(engine, waits_to_begin=True, max_resumes=0)
+    assert text_of((await collect(generation))[0]) == "Hello"
+    assert generation.progress[0].num_resumes == 0
+    first, second = engine.waits_s
+    assert second < first  # one wait, however often it is refused meanwhile
+
+
+async def test_only_a_loss_of_what_had_begun_counts_as_a_resume() -> None:
+    answer = outputs("Hello")
+    attempts = iter([[answer[0], EngineLostError("gone")], [EngineUnavailableError("gone again")]])
+    engine = ScriptedEngine(lambda _: next(attempts, answer[1:]))
+    generation = make_generation(engine, max_resumes=1)
+    assert text_of((await collect(generation))[0]) == "Hello"
+    assert generation.progress[0].num_resumes == 1
+
+
+async def test_a_poison_request_is_told_so() -> None:
+    refusal = RequestOutput(request_id="r", finish_reason="error", error="it kills engines", is_poison=True)
+    with pytest.raises(PoisonRequestError, match="it kills engines") as caught:
+        await collect(make_generation(ScriptedEngine(lambda _: [refusal])))
+    assert (caught.value.status, caught.value.code) == (500, "poison_request")
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -1,0 +1,90 @@
+"""Ends an engine that hangs, so that supervisord starts another and the API workers go on with it.
+
+An engine's busy loop leaves a beat in its journal (`engine.journal`). One whose beat stands still for longer than what
+it is doing may take is killed; so is one that was stopped by a signal, which by itself would never go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.supervisor.control import ProgramState
+from appliance.supervisor.run_dir import journal_path
+from engine.autopsy import leave_note
+from engine.journal import Activity, JournalState, read_journal
+
+logger = logging.getLogger(__name__)
+
+# Where the whole box stood still (a paused container, a machine asleep), one look must not count for all that time.
+MAX_LOOK_S = 2.0
+MIN_START_S = 600.0
+START_FACTOR = 10
+_STOPPED = "T"
+
+
+@dataclass
+class _Silence:
+    """How long one engine process has shown no sign of life."""
+
+    sign: tuple[int, int] = (0, 0)  # pid and beat
+    seconds: float = 0.0
+
+
+class HangWatch:
+    """Looks at all engines, one look after another. ``timeout_s`` 0 = never kills."""
+
+    def __init__(self, run_dir: Path, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir = run_dir
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._looked_at_s = clock()
+        self._silences: dict[str, _Silence] = {}
+
+    def look(self, programs: Collection[ProgramState]) -> list[str]:
+        """Kill the engines among `programs` that hang; returns their names."""
+        now_s = self._clock()
+        elapsed_s = min(now_s - self._looked_at_s, MAX_LOOK_S)
+        self._looked_at_s = now_s
+        engines = [program for program in programs if program.name.startswith("engine-") and program.pid]
+        return [program.name for program in engines if self._timeout_s and self._end_if_hanging(program, elapsed_s)]
+
+    def _end_if_hanging(self, program: ProgramState, elapsed_s: float) -> bool:
+        path = journal_path(self._run_dir, int(program.name.rpartition("-")[2]))
+        journal = read_journal(path)
+        if journal is not None and journal.pid != program.pid:
+            journal = None  # it has only just been started
+        silence = self._silences.setdefault(program.name, _Silence())
+        sign = (program.pid, journal.beat if journal else 0)
+        silence.seconds = silence.seconds + elapsed_s if sign == silence.sign else 0.0
+        silence.sign = sign
+        is_stopped = _process_state(program.pid) == _STOPPED
+        if silence.seconds <= (self._timeout_s if is_stopped else self._limit_s(journal)):
+            return False
+        what = f"no sign of life for {silence.seconds:.0f} s"
+        logger.error("%s %s, killed pid=%d is_stopped=%s", program.name, what, program.pid, is_stopped)
+        if not is_stopped:  # that is no request's doing
+            leave_note(path, f"{what} in a step" if journal and journal.activity is Activity.WORKING else what)
+        silence.seconds = 0.0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(program.pid, signal.SIGKILL)
+        return True
+
+    def _limit_s(self, journal: JournalState | None) -> float:
+        if journal is None or journal.activity is Activity.LOADING:
+            return max(MIN_START_S, START_FACTOR * self._timeout_s)
+        return max(journal.allowance_s, self._timeout_s)
+
+
+def _process_state(pid: int) -> str:
+    """One letter, as in ps; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
