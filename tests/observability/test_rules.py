@@ -43,11 +43,12 @@ def test_every_alert_is_tested_in_both_directions() -> None:
 
 
 def test_every_alert_leads_to_its_heading_in_the_runbook() -> None:
-    headings = re.findall(r"^## (.+)$", (GRAFANA / "RUNBOOK.md").read_text(), re.MULTILINE)
+    readme = (GRAFANA.parent / "README.md").read_text()
+    headings = re.findall(r"^#### (Runbook: .+)$", readme, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    linked = {alert["annotations"]["runbook_url"].split("#")[1] for alert in alerts()}
-    assert linked == anchors
-    inner = set(re.findall(r"\(#([\w-]+)\)", (GRAFANA / "RUNBOOK.md").read_text()))
+    linked = {tuple(alert["annotations"]["runbook_url"].split("#")) for alert in alerts()}
+    assert linked == {("README.md", anchor) for anchor in anchors}
+    inner = set(re.findall(r"\(#(runbook-[\w-]+)\)", readme))
     assert inner <= anchors
 
 
