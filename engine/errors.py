@@ -5,6 +5,7 @@
     EngineError
     ├── ConfigError            the configuration or the baked model cannot be served (start fails, one clear line)
     ├── RequestError           this request cannot be run; ``param`` names the field (the engine lives on)
+    ├── RankLostError          a process of tensor parallelism ended: the engine cannot go on (a new one can)
     ├── EngineUnavailableError no engine answers on the socket, or it has not finished loading
     └── EngineLostError        the engine went away while it was working on the request: it can be taken up again
 """
@@ -24,6 +25,10 @@ class RequestError(EngineError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class RankLostError(EngineError):
+    """A process that shares the model with the engine's own has ended; the message says which and how."""
 
 
 class EngineUnavailableError(EngineError):

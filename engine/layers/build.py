@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from engine.kernels import Ops
 from engine.kernels.packed import PackedTensor
+from engine.layers.cut import cut_vector
+from engine.layers.group import Alone, Group
+from engine.span import Span
 
 
 class WeightSource(Protocol):
@@ -33,10 +37,13 @@ class Build:
     weights: WeightSource
     dtype: torch.dtype  # of activations, norm weights and the KV cache
     device: torch.device
+    group: Group = field(default_factory=Alone)  # the ranks that share the model
 
-    def bias(self, name: str, size: int) -> Tensor | None:
-        """The bias of layer `name`, None where it has none."""
-        return self.weights.vector(f"{name}.bias", size) if f"{name}.bias" in self.weights else None
+    def bias(self, name: str, size: int, rows: Sequence[Span]) -> Tensor | None:
+        """These rows of the bias [size] of layer `name`, None where it has none."""
+        if f"{name}.bias" not in self.weights:
+            return None
+        return cut_vector(self.weights.vector(f"{name}.bias", size), rows)
 
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weight as the ops take it."""

@@ -1,36 +1,67 @@
-"""Token ids to the residual stream, and the last hidden state to logits."""
+"""Token ids to the residual stream, and the last hidden state to logits.
+
+Under tensor parallelism each rank has some rows of the vocabulary: `vocabulary` lists those of every rank.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.layers.build import Build
+from engine.layers.cut import cut_rows
+from engine.span import Span
 
 
 class Embedding:
     """The embedding table."""
 
-    def __init__(self, build: Build, name: str, vocab_size: int, hidden_size: int) -> None:
+    def __init__(self, build: Build, name: str, hidden_size: int, vocabulary: Sequence[Span]) -> None:
         self._op = build.ops.embedding
-        weight = build.weights.get(f"{name}.weight", vocab_size, hidden_size)
+        self._group = build.group
+        self._rows = vocabulary[build.group.rank]
+        weight = cut_rows(build.weights.get(f"{name}.weight", vocabulary[-1].end, hidden_size), [self._rows])
         self._table = build.ops.prepare_embedding(weight, build.dtype, build.device)
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """token_ids[T] to [T, hidden]."""
-        return self._op(token_ids, self._table)
+        if self._group.size == 1:
+            return self._op(token_ids, self._table)
+        own = token_ids - self._rows.start
+        is_elsewhere = (own < 0) | (own >= self._rows.size)
+        x = self._op(own.masked_fill(is_elsewhere, 0), self._table)
+        x.masked_fill_(is_elsewhere[:, None], 0)
+        self._group.sum_(x)
+        return x
 
 
 class Head:
     """Final norm and output projection, only for the tokens whose logits somebody wants."""
 
-    def __init__(self, build: Build, norm: str, name: str, hidden_size: int, vocab_size: int, eps: float) -> None:
+    def __init__(
+        self, build: Build, norm: str, name: str, hidden_size: int, vocabulary: Sequence[Span], eps: float
+    ) -> None:
         self._op = build.ops.norm_linear
+        self._group = build.group
         self._norm = build.vector(f"{norm}.weight", hidden_size)
         self._eps = eps
-        weight = build.weights.get(f"{name}.weight", vocab_size, hidden_size)
+        self._vocabulary = vocabulary
+        self._widest = max(rows.size for rows in vocabulary)
+        rows = vocabulary[build.group.rank]
+        weight = cut_rows(build.weights.get(f"{name}.weight", vocabulary[-1].end, hidden_size), [rows])
         self._weight = build.ops.prepare_linear(weight, None, build.dtype, build.device)
 
     def __call__(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Logits of x[T, hidden] at rows[n], float32 [n, vocab]."""
-        return self._op(x.index_select(0, rows), self._norm, self._eps, self._weight).to(torch.float32)
+        """Logits of x[T, hidden] at rows[n], float32 [n, vocab]; on every rank, since one of them samples."""
+        logits = self._op(x.index_select(0, rows), self._norm, self._eps, self._weight)
+        return self._joined(logits).to(torch.float32)
+
+    def _joined(self, logits: Tensor) -> Tensor:
+        """[n, rows of this rank] to [n, vocab]."""
+        if self._group.size == 1:
+            return logits
+        parts = self._group.gather(F.pad(logits, (0, self._widest - logits.shape[1])))
+        return torch.cat([part[:, : rows.size] for part, rows in zip(parts, self._vocabulary, strict=True)], dim=1)

@@ -16,21 +16,27 @@ from engine.layers.embedding import Embedding, Head
 from engine.layers.linear import LinearAdd, NormLinear, NormSwiGLU
 from engine.layers.rotary import make_cos_sin
 from engine.models.config import ModelConfig
+from engine.models.shard import Shard, make_shard
 
 
 class DecoderLayer:
     """x += o(attention(qkv(norm(x)))); x += down(swiglu(norm(x)))."""
 
-    def __init__(self, build: Build, config: ModelConfig, prefix: str, attention: Attention) -> None:
+    def __init__(self, build: Build, config: ModelConfig, shard: Shard, prefix: str, attention: Attention) -> None:
         hidden, inner, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
-        query_size = config.num_attention_heads * config.head_dim
-        qkv_size = query_size + 2 * config.num_key_value_heads * config.head_dim
         input_norm, post_norm = f"{prefix}.input_norm", f"{prefix}.post_attention_norm"
+        query_size, kv_size = (
+            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
+        )
+        query, kv = shard.heads.times(config.head_dim), shard.kv_heads.times(config.head_dim)
+        qkv_rows = [query, kv.after(query_size), kv.after(query_size + kv_size)]
         self.attention = attention
-        self.qkv_proj = NormLinear(build, input_norm, f"{prefix}.qkv_proj", hidden, qkv_size, eps)
-        self.o_proj = LinearAdd(build, f"{prefix}.o_proj", query_size, hidden)
-        self.gate_up_proj = NormSwiGLU(build, post_norm, f"{prefix}.gate_up_proj", hidden, inner, eps)
-        self.down_proj = LinearAdd(build, f"{prefix}.down_proj", inner, hidden)
+        self.qkv_proj = NormLinear(
+            build, input_norm, f"{prefix}.qkv_proj", hidden, query_size + 2 * kv_size, qkv_rows, eps
+        )
+        self.o_proj = LinearAdd(build, f"{prefix}.o_proj", query_size, hidden, query)
+        self.gate_up_proj = NormSwiGLU(build, post_norm, f"{prefix}.gate_up_proj", hidden, inner, shard.inner, eps)
+        self.down_proj = LinearAdd(build, f"{prefix}.down_proj", inner, hidden, shard.inner)
 
     def __call__(self, x: Tensor, kv_layer: KVLayer, batch: StepBatch) -> None:
         """Update the residual stream x[T, hidden] in place."""
@@ -60,26 +66,29 @@ class DecoderForCausalLM:
 
     def __init__(self, build: Build, config: ModelConfig, max_model_len: int) -> None:
         self.config = config
+        self._shard = shard = make_shard(config, build.group.rank, build.group.size)
         self._cos_sin = make_cos_sin(config.rope, max_model_len, build.device)
-        self._embed = Embedding(build, "embed_tokens", config.vocab_size, config.hidden_size)
+        self._embed = Embedding(build, "embed_tokens", config.hidden_size, shard.vocabulary)
         self._layers = [
-            DecoderLayer(build, config, f"layers.{index}", self.make_attention(build, index))
+            DecoderLayer(build, config, shard, f"layers.{index}", self.make_attention(build, index))
             for index in range(config.num_hidden_layers)
         ]
-        self._decode = make_decode(build.ops.implementation, [layer.parts for layer in self._layers])
+        self._decode = None
+        if build.group.size == 1:  # ranks exchange sums amid a layer
+            self._decode = make_decode(build.ops.implementation, [layer.parts for layer in self._layers])
         head = "embed_tokens" if config.is_tied else "lm_head"
-        self._head = Head(build, "norm", head, config.hidden_size, config.vocab_size, config.rms_norm_eps)
+        self._head = Head(build, "norm", head, config.hidden_size, shard.vocabulary, config.rms_norm_eps)
 
     def make_attention(self, build: Build, index: int) -> Attention:
         """Attention of layer `index`: full, unless the config gives the layer a window."""
         return Attention(build, self.make_attention_spec(index), self._cos_sin)
 
     def make_attention_spec(self, index: int) -> AttentionSpec:
-        """Heads and window of layer `index`."""
+        """Heads of this rank and window of layer `index`."""
         config = self.config
         return AttentionSpec(
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads,
+            num_heads=self._shard.heads.size,
+            num_kv_heads=self._shard.kv_heads.size,
             head_dim=config.head_dim,
             scale=config.head_dim**-0.5,
             sliding_window=config.sliding_windows[index],

@@ -16,13 +16,12 @@ from engine.kernels.batch import StepBatch
 from engine.messages import SamplingParams
 from engine.models.decoder import DecoderForCausalLM
 from engine.runner.cuda_graphs import MAX_ROWS, DecodeGraphs, GraphBackend, GraphLimits
+from engine.runner.forward_pass import ForwardPass, GpuParts
 from engine.runner.inputs import StepArrays, place_inputs
 from engine.runner.kv_cache import count_blocks
-from engine.runner.load_plan import LoadPlan, make_info
+from engine.runner.load_plan import LoadPlan
 from engine.runner.memory import DeviceMemory, kv_cache_bytes
-from engine.runner.model_runner import GpuParts, ModelRunner
 from engine.runner.staging import Staging, staging_capacity
-from engine.sampling.device import DeviceSampler
 from engine.step import Progress, StepInput, StepRow
 
 ALLOCATED_PERCENT, CAPTURED_PERCENT = 85.0, 92.0  # where the phases end
@@ -34,10 +33,10 @@ SHAPED = SamplingParams(
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
 
-def make_gpu_runner(
+def make_gpu_forward_pass(
     plan: LoadPlan, model: DecoderForCausalLM, num_blocks: int, progress: Progress, backend: GraphBackend
-) -> ModelRunner:
-    """The runner over a KV cache of this size, its graphs captured."""
+) -> ForwardPass:
+    """The forward pass over a KV cache of this size, its graphs captured."""
     # One block more than the scheduler knows of, for the padding rows of graphs.
     kv_cache, staging, graphs = plan.make_kv_cache(num_blocks + 1), make_staging(plan), None
     if not plan.config.enforce_eager:
@@ -45,10 +44,8 @@ def make_gpu_runner(
         span = CAPTURED_PERCENT - ALLOCATED_PERCENT
         with torch.inference_mode():
             graphs.capture(backend, lambda share: progress("capturing cuda graphs", ALLOCATED_PERCENT + span * share))
-    info = make_info(plan, num_blocks)
     gpu = GpuParts(staging, graphs, plan.config.gpu_memory_utilization)
-    sampler = DeviceSampler(info.eos_token_ids, plan.sampling_implementation)
-    return ModelRunner(model, kv_cache, info, plan.device, sampler=sampler, gpu=gpu)
+    return ForwardPass(model, kv_cache, plan.config.block_size, plan.device, gpu)
 
 
 def make_staging(plan: LoadPlan) -> Staging:
@@ -106,7 +103,7 @@ def run_biggest_step(plan: LoadPlan, model: DecoderForCausalLM, kv_cache: list[K
 def warm_up_steps(plan: LoadPlan) -> Iterator[StepInput]:
     """Steps that between them launch every variant of every kernel that a request may need. They write KV block 0."""
     longest = min(plan.max_model_len, plan.config.max_num_batched_tokens - 1)
-    group = plan.model.num_attention_heads // plan.model.num_key_value_heads
+    group = plan.shard.heads.size // plan.shard.kv_heads.size
     for tile in PREFILL_TILES:
         length = max(2, tile // group)
         if length <= longest:

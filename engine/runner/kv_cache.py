@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.kernels import KVLayer, Ops
-from engine.models.config import ModelConfig
 
 DEFAULT_SHARE = 4  # a quarter of what is free
 DEFAULT_MAX_BYTES = 4 << 30
 
 
-def make_kv_cache(
-    ops: Ops, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> list[KVLayer]:
-    """The layers' caches, made by the implementation that will read them."""
-    return ops.make_kv_cache(
-        num_blocks, block_size, model.num_key_value_heads, model.head_dim, model.num_hidden_layers, dtype, device
-    )
-
-
 def count_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, measured_bytes: int | None = None) -> int:
     """Blocks to allocate. ConfigError where not even one request of max_model_len tokens fits.
 
-    `measured_bytes` are what a GPU has left for them; on a CPU a share of free memory is taken.
+    `measured_bytes` are what a GPU has left for them; on a CPU a share of free memory is taken, by all ranks together.
     """
     needed = -(-max_model_len // config.block_size)
     if config.num_gpu_blocks_override is not None:
@@ -38,7 +25,7 @@ def count_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, mea
     if measured_bytes is not None:
         enough = f"gpu_memory_utilization above {config.gpu_memory_utilization}"
         return _checked(measured_bytes // block_bytes, needed, config, enough)
-    default_bytes = min(free_memory_bytes() // DEFAULT_SHARE, DEFAULT_MAX_BYTES)
+    default_bytes = min(free_memory_bytes() // DEFAULT_SHARE, DEFAULT_MAX_BYTES) // config.tensor_parallel_size
     return _checked(min(default_bytes // block_bytes, needed * config.max_num_seqs), needed, config, enough)
 
 

@@ -12,7 +12,7 @@ from engine.kernels import KVLayer, Ops, choose_implementation, resolve_ops
 from engine.kernels.chip import chip_of
 from engine.kernels.elementwise import LARGEST_CODE
 from engine.models.config import ModelConfig, load_model_config
-from engine.runner.kv_cache import make_kv_cache
+from engine.models.shard import Shard, make_shard
 from engine.step import RunnerInfo
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -26,6 +26,7 @@ class LoadPlan:
 
     config: EngineConfig
     model: ModelConfig
+    shard: Shard  # what this rank has of it
     max_model_len: int
     device: torch.device
     dtype: torch.dtype
@@ -35,9 +36,9 @@ class LoadPlan:
     @property
     def block_bytes(self) -> int:
         """Bytes of a KV block over all layers."""
-        model = self.model
+        model, block_size = self.model, self.config.block_size
         return self.ops.kv_block_bytes(
-            self.config.block_size, model.num_key_value_heads, model.head_dim, model.num_hidden_layers, self.kv_dtype
+            block_size, self.shard.kv_heads.size, model.head_dim, model.num_hidden_layers, self.kv_dtype
         )
 
     @property
@@ -46,24 +47,38 @@ class LoadPlan:
         return self.device.type == "cuda"
 
     @property
+    def is_batch_invariant(self) -> bool:
+        """Whether a row's bits must not depend on the rows beside it."""
+        return self.ops.implementation != "cuda"
+
+    @property
     def sampling_implementation(self) -> str:
         """The sampling kernels that go with the ops."""
         return "cuda" if self.ops.implementation.startswith("cuda") else "reference"
 
     def make_kv_cache(self, num_blocks: int) -> list[KVLayer]:
-        """Caches of this many blocks."""
-        return make_kv_cache(self.ops, self.model, num_blocks, self.config.block_size, self.kv_dtype, self.device)
+        """The layers' caches of this many blocks, made by the implementation that will read them."""
+        return self.ops.make_kv_cache(
+            num_blocks,
+            self.config.block_size,
+            self.shard.kv_heads.size,
+            self.model.head_dim,
+            self.model.num_hidden_layers,
+            self.kv_dtype,
+            self.device,
+        )
 
 
-def make_plan(config: EngineConfig, weight_dtype: torch.dtype, implementation: str | None) -> LoadPlan:
-    """Settle device, type, implementation and context length. Raises ConfigError."""
+def make_plan(config: EngineConfig, weight_dtype: torch.dtype, implementation: str | None, rank: int = 0) -> LoadPlan:
+    """Settle device, type, implementation and context length for one rank. Raises ConfigError."""
     model = load_model_config(config.model_path)
-    device = choose_device(config.device)
+    device = choose_device(config.device, rank, config.tensor_parallel_size)
     dtype = choose_dtype(config.dtype, device, weight_dtype)
     chosen = implementation or choose_implementation(device.type, is_batch_invariant=config.batch_invariant)
     return LoadPlan(
         config=config,
         model=model,
+        shard=make_shard(model, rank, config.tensor_parallel_size),
         max_model_len=choose_max_model_len(config.max_model_len, model),
         device=device,
         dtype=dtype,
@@ -86,14 +101,23 @@ def choose_kv_dtype(name: str, dtype: torch.dtype, device: torch.device, impleme
     return chosen
 
 
-def choose_device(name: str) -> torch.device:
-    """The configured device; "auto" is the GPU where there is one."""
+def choose_device(name: str, rank: int = 0, size: int = 1) -> torch.device:
+    """The configured device, for each of `size` ranks its own GPU; "auto" is the GPU where there is one."""
     if name not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device must be auto, cpu or cuda, not {name!r}")
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
         raise ConfigError("device is cuda, but torch finds no usable GPU: set device to cpu or auto")
-    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+    if not has_gpu or name == "cpu":
+        return torch.device("cpu")
+    if size == 1:
+        return torch.device("cuda")
+    if size > torch.cuda.device_count():
+        raise ConfigError(
+            f"tensor_parallel_size {size} needs as many GPUs, and torch finds {torch.cuda.device_count()}: "
+            "set it to at most that many"
+        )
+    return torch.device("cuda", rank)
 
 
 def choose_dtype(name: str, device: torch.device, weight_dtype: torch.dtype) -> torch.dtype:

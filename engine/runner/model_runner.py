@@ -1,112 +1,91 @@
-"""Executes one step: inputs → forward pass → logits of the rows that want them → sampler. Owns the KV tensors."""
+"""Executes one step: inputs → forward pass, on all ranks → logits of the rows that want them → sampler, here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from engine.kernels import KVLayer
+from engine.errors import EngineError
 from engine.messages import TokenLogprobs
-from engine.models.decoder import DecoderForCausalLM
-from engine.runner.cuda_graphs import DecodeGraphs
-from engine.runner.inputs import ModelInputs, StepArrays, make_arrays, place_inputs
-from engine.runner.memory import out_of_memory_while_serving
-from engine.runner.staging import Staging
+from engine.runner.forward_pass import ForwardPass, Logits, Work
+from engine.runner.inputs import make_arrays
+from engine.runner.parallel.ranks import Ranks
 from engine.sampling.drafts import sample_rows
 from engine.sampling.logprobs import make_token_logprobs
 from engine.sampling.sampler import Sampler
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
-LOGITS_AT_ONCE = 64  # rows of prompt logprobs; bounds their memory at a large vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class GpuParts:
-    """What a runner has only on a GPU."""
-
-    staging: Staging
-    graphs: DecodeGraphs | None  # None: every step is launched kernel by kernel
-    gpu_memory_utilization: float
-
 
 class ModelRunner:
-    """The `Runner` of a single process."""
+    """The `Runner`, in rank 0 where there are several."""
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        kv_cache: list[KVLayer],
-        info: RunnerInfo,
-        device: torch.device,
-        *,
-        sampler: Sampler | None = None,
-        gpu: GpuParts | None = None,
+        self, forward: ForwardPass, info: RunnerInfo, *, sampler: Sampler | None = None, ranks: Ranks | None = None
     ) -> None:
         self.info = info
-        self._model = model
-        self._kv_cache = kv_cache
-        self._device = device
+        self._forward = forward
         self._sampler = sampler or Sampler(info.eos_token_ids)
-        self._gpu = gpu
+        self._ranks = ranks or Ranks()
 
     def execute(self, step: StepInput) -> StepOutput:
-        """Run the step; see `StepOutput`."""
-        if self._gpu is None:
-            return self._execute(step)
-        with out_of_memory_while_serving(self._gpu.gpu_memory_utilization):
+        """Run the step; see `StepOutput`. A rank that is lost is the error that names it."""
+        with self._ranks.explaining(), self._forward.guarded():
             return self._execute(step)
 
     @torch.inference_mode()
     def compute_logits(self, step: StepInput) -> Tensor:
         """Run the step and return the logits of every token of it, float32 [T, vocab]."""
-        x, _ = self._forward(make_arrays(step, self.info.block_size))
-        return self._model.compute_logits(x, torch.arange(x.shape[0], device=self._device))
+        arrays = make_arrays(step, self.info.block_size)
+        arrays = dataclasses.replace(arrays, sample_rows=np.arange(len(arrays.token_ids)))
+        logits = self._run(Work(arrays, np.zeros(0, dtype=np.int64))).sampled
+        assert logits is not None
+        return logits
+
+    def on_fault(self, report: Callable[[EngineError], None]) -> None:
+        """Have `report` called, in another thread, when a rank is lost."""
+        self._ranks.on_fault(report)
+
+    def close(self) -> None:
+        """End the other ranks; no step can be executed any more."""
+        self._ranks.close()
 
     @torch.inference_mode()
     def _execute(self, step: StepInput) -> StepOutput:
         arrays = make_arrays(step, self.info.block_size)
-        graphs = None if self._gpu is None else self._gpu.graphs
-        if graphs is not None and graphs.holds(arrays) and not any(row.wants_prompt_logprobs for row in step.rows):
-            return self._make_output(step, arrays, None, graphs.replay(arrays))
-        x, inputs = self._forward(arrays)
-        wants_logits = inputs.sample_rows.shape[0] > 0
-        logits = self._model.compute_logits(x, inputs.sample_rows) if wants_logits else None
-        return self._make_output(step, arrays, x, logits)
+        targets = [_prompt_targets(row) if row.wants_prompt_logprobs else [] for row in step.rows]
+        starts = arrays.query_start_loc[:-1].tolist()
+        spans = [np.arange(start, start + len(some)) for start, some in zip(starts, targets, strict=True) if some]
+        prompt_rows = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+        return self._make_output(step, targets, self._run(Work(arrays, prompt_rows)))
 
-    def _forward(self, arrays: StepArrays) -> tuple[Tensor, ModelInputs]:
-        inputs = self._make_inputs(arrays)
-        return self._model.forward(inputs.token_ids, inputs.batch, self._kv_cache), inputs
+    def _run(self, work: Work) -> Logits:
+        self._ranks.send(work)
+        return self._forward.run(work)
 
-    def _make_inputs(self, arrays: StepArrays) -> ModelInputs:
-        if self._gpu is None:
-            return place_inputs(arrays, self.info.block_size, self._device)
-        return self._gpu.staging.make_inputs(arrays, self.info.block_size)
-
-    def _make_output(self, step: StepInput, arrays: StepArrays, x: Tensor | None, logits: Tensor | None) -> StepOutput:
-        """x[T, hidden] where there are hidden states, logits where any row samples."""
+    def _make_output(self, step: StepInput, targets: list[list[int]], logits: Logits) -> StepOutput:
         rows = [row for row in step.rows if row.samples]
-        sampled = iter([] if logits is None else sample_rows(self._sampler, logits, rows))
+        sampled = iter([] if logits.sampled is None else sample_rows(self._sampler, logits.sampled, rows))
         output = StepOutput(token_ids=[])
-        for row, start in zip(step.rows, arrays.query_start_loc.tolist(), strict=False):
+        for row, wanted in zip(step.rows, targets, strict=True):
             drawn = next(sampled) if row.samples else []
             logprobs = [one.logprobs for one in drawn if one.logprobs is not None]
             output.token_ids.append([one.token_id for one in drawn])
             output.logprobs.append(logprobs or None)
-            wanted = None if x is None or not row.wants_prompt_logprobs else self._prompt_logprobs(x, row, start)
-            output.prompt_logprobs.append(wanted)
+            found = _prompt_logprobs(row, wanted, logits.prompt) if row.wants_prompt_logprobs else None
+            output.prompt_logprobs.append(found)
         return output
 
-    def _prompt_logprobs(self, x: Tensor, row: StepRow, start: int) -> list[TokenLogprobs]:
-        """Token i of the chunk predicts prompt token i + 1, where there is one."""
-        first = row.num_computed_tokens
-        targets = row.prompt_token_ids[first + 1 : first + 1 + row.num_scheduled_tokens]
-        count = row.sampling.prompt_logprobs or 0
-        found: list[TokenLogprobs] = []
-        for offset in range(0, len(targets), LOGITS_AT_ONCE):
-            some = targets[offset : offset + LOGITS_AT_ONCE]
-            rows = torch.arange(start + offset, start + offset + len(some), device=self._device)
-            logits = self._model.compute_logits(x, rows)
-            found += [make_token_logprobs(logits[index], target, count) for index, target in enumerate(some)]
-        return found
+
+def _prompt_targets(row: StepRow) -> list[int]:
+    """Token i of the chunk predicts prompt token i + 1, where there is one."""
+    first = row.num_computed_tokens + 1
+    return row.prompt_token_ids[first : first + row.num_scheduled_tokens]
+
+
+def _prompt_logprobs(row: StepRow, targets: list[int], logits: Iterator[Tensor]) -> list[TokenLogprobs]:
+    count = row.sampling.prompt_logprobs or 0
+    return [make_token_logprobs(next(logits), target, count) for target in targets]

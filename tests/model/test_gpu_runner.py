@@ -19,9 +19,10 @@ from engine.layers.build import Build
 from engine.messages import RequestOutput, merge_outputs
 from engine.models.loader import MappedWeights, make_model
 from engine.runner.cuda_graphs import DecodeGraphs, GraphLimits, graph_sizes
-from engine.runner.gpu import make_gpu_runner, make_staging, measure_blocks, run_biggest_step, warm_up_steps
+from engine.runner.forward_pass import ForwardPass
+from engine.runner.gpu import make_gpu_forward_pass, make_staging, measure_blocks, run_biggest_step, warm_up_steps
 from engine.runner.inputs import StepArrays, make_arrays
-from engine.runner.load_plan import LoadPlan, choose_kv_dtype, make_plan
+from engine.runner.load_plan import LoadPlan, choose_kv_dtype, make_info, make_plan
 from engine.runner.memory import GIB, RESERVE, kv_cache_bytes, out_of_memory_while_loading, out_of_memory_while_serving
 from engine.runner.model_runner import ModelRunner
 from engine.runner.staging import Staging, staging_capacity
@@ -100,6 +101,12 @@ def loaded(tiny: Callable[[str], TinyModel]) -> tuple[LoadPlan, Any]:
 # --- the whole runner ---
 
 
+def make_gpu_runner(plan: LoadPlan, model: Any, backend: RecordingBackend, shares: list[float]) -> ModelRunner:
+    forward = make_gpu_forward_pass(plan, model, NUM_BLOCKS, lambda _phase, percent: shares.append(percent), backend)
+    info = make_info(plan, NUM_BLOCKS)
+    return ModelRunner(forward, info, sampler=DeviceSampler(info.eos_token_ids, plan.sampling_implementation))
+
+
 def serve(runner: ModelRunner, config: EngineConfig) -> dict[str, RequestOutput]:
     core, outputs = EngineCore(config, runner), dict[str, RequestOutput]()
     kinds: list[dict[str, Any]] = [
@@ -125,8 +132,8 @@ def serve(runner: ModelRunner, config: EngineConfig) -> dict[str, RequestOutput]
 def test_graphs_staging_and_device_sampler_change_no_token(tiny: Any, enforce_eager: bool) -> None:
     plan, model = load(tiny("qwen3").baked, enforce_eager=enforce_eager)
     backend, shares = RecordingBackend(), list[float]()
-    runner = make_gpu_runner(plan, model, NUM_BLOCKS, lambda _phase, percent: shares.append(percent), backend)
-    plain = ModelRunner(model, plan.make_kv_cache(NUM_BLOCKS), runner.info, CPU)
+    runner = make_gpu_runner(plan, model, backend, shares)
+    plain = ModelRunner(ForwardPass(model, plan.make_kv_cache(NUM_BLOCKS), plan.config.block_size, CPU), runner.info)
     found, expected = serve(runner, plan.config), serve(plain, plan.config)
     assert {i: o.token_ids for i, o in found.items()} == {i: o.token_ids for i, o in expected.items()}
     assert found["0"].logprobs == expected["0"].logprobs
@@ -137,7 +144,7 @@ def test_graphs_staging_and_device_sampler_change_no_token(tiny: Any, enforce_ea
 
 def test_warm_up_steps_are_ones_that_the_runner_takes(loaded: tuple[LoadPlan, Any]) -> None:
     plan, model = loaded
-    runner = make_gpu_runner(plan, model, NUM_BLOCKS, lambda _phase, _percent: None, RecordingBackend())
+    runner = make_gpu_runner(plan, model, RecordingBackend(), [])
     steps = list(warm_up_steps(plan))
     for step in steps:
         assert len(runner.execute(step).token_ids) == len(step.rows)

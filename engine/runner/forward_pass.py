@@ -1,0 +1,101 @@
+"""One forward pass: inputs → hidden states → logits of the tokens that want them. What every rank does of a step.
+
+Under tensor parallelism each rank runs the same `Work` over its part of the model; only rank 0 looks at the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.kernels import KVLayer
+from engine.runner.cuda_graphs import DecodeGraphs
+from engine.runner.inputs import ModelInputs, StepArrays, place_inputs
+from engine.runner.memory import out_of_memory_while_serving
+from engine.runner.staging import Staging
+
+if TYPE_CHECKING:
+    from engine.models.decoder import DecoderForCausalLM
+
+LOGITS_AT_ONCE = 64  # rows of prompt logprobs; bounds their memory at a large vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step computes."""
+
+    arrays: StepArrays
+    prompt_rows: npt.NDArray[np.int64]  # tokens whose logits are wanted beside those that sample, for prompt logprobs
+
+
+class Logits(NamedTuple):
+    """What came out."""
+
+    sampled: Tensor | None  # float32 [n, vocab] of arrays.sample_rows; None where there are none
+    prompt: Iterator[Tensor]  # float32 [vocab] of each of prompt_rows, computed some at a time
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """What a forward pass has only on a GPU."""
+
+    staging: Staging
+    graphs: DecodeGraphs | None  # None: every step is launched kernel by kernel
+    gpu_memory_utilization: float
+
+
+class ForwardPass:
+    """Owns the KV tensors of this rank."""
+
+    def __init__(
+        self,
+        model: DecoderForCausalLM,
+        kv_cache: list[KVLayer],
+        block_size: int,
+        device: torch.device,
+        gpu: GpuParts | None = None,
+    ) -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+        self._block_size = block_size
+        self._device = device
+        self._gpu = gpu
+
+    def run(self, work: Work) -> Logits:
+        """Fill the KV cache and compute logits; to be called, and its result used, in inference mode."""
+        graphs = None if self._gpu is None else self._gpu.graphs
+        if graphs is not None and graphs.holds(work.arrays) and not len(work.prompt_rows):
+            return Logits(graphs.replay(work.arrays), iter(()))
+        inputs = self._make_inputs(work.arrays)
+        x = self._model.forward(inputs.token_ids, inputs.batch, self._kv_cache)
+        wants_logits = inputs.sample_rows.shape[0] > 0
+        sampled = self._model.compute_logits(x, inputs.sample_rows) if wants_logits else None
+        return Logits(sampled, self._prompt_logits(x, work.prompt_rows))
+
+    @torch.inference_mode()
+    def follow(self, work: Work) -> None:
+        """Do another rank's part of what `run` does, and let its user have the logits."""
+        with self.guarded():
+            for _ in self.run(work).prompt:
+                pass
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Turns running out of memory into an error that names the number to change."""
+        return nullcontext() if self._gpu is None else out_of_memory_while_serving(self._gpu.gpu_memory_utilization)
+
+    def _make_inputs(self, arrays: StepArrays) -> ModelInputs:
+        if self._gpu is None:
+            return place_inputs(arrays, self._block_size, self._device)
+        return self._gpu.staging.make_inputs(arrays, self._block_size)
+
+    def _prompt_logits(self, x: Tensor, rows: npt.NDArray[np.int64]) -> Iterator[Tensor]:
+        for start in range(0, len(rows), LOGITS_AT_ONCE):
+            some = torch.from_numpy(rows[start : start + LOGITS_AT_ONCE]).to(self._device)
+            yield from self._model.compute_logits(x, some)
