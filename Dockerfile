@@ -81,9 +81,9 @@ FROM system AS final
 COPY --from=packages /opt/breadbox/venv /opt/breadbox/venv
 COPY --from=model /opt/breadbox/models /opt/breadbox/models
 COPY --from=app /opt/breadbox/app /opt/breadbox/app
-COPY .ci/image/sbom.py /tmp/
-RUN chmod g+w /run && ln -s /opt/breadbox/app/bin/breadbox /usr/local/bin/breadbox \
- && /opt/breadbox/venv/bin/python /tmp/sbom.py /usr/share/breadbox/sbom.json && rm /tmp/sbom.py \
+RUN --mount=type=bind,source=.ci/image,target=/mnt \
+    chmod g+w /run && ln -s /opt/breadbox/app/bin/breadbox /usr/local/bin/breadbox \
+ && /opt/breadbox/venv/bin/python /mnt/sbom.py /usr/share/breadbox/sbom.json \
  && install -d -m 775 -g 0 /run/breadbox
 
 ARG VARIANT=cpu

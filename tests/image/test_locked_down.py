@@ -12,6 +12,7 @@ from typing import Any
 import docker
 import pytest
 
+from appliance import __version__
 from tests.image.container import IMAGE, LOCKED_DOWN, completion, running
 
 PROGRAMS = ("breadbox serve", "supervisord", "appliance engine --index 0", "gunicorn", "nginx: master", "nginx: worker")
@@ -93,5 +94,6 @@ def test_the_image_says_the_same_as_the_tests(client: docker.DockerClient) -> No
     assert config["User"] == "10001:0"
     assert config["Entrypoint"] == ["breadbox"]
     assert config["Healthcheck"]["StartPeriod"] > 0
-    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    labels = {name.rsplit(".", 1)[-1]: value for name, value in config["Labels"].items()}
+    assert (labels["licenses"], labels["version"]) == ("Apache-2.0", __version__)
     assert not any("TOKEN" in word or "PROXY" in word.upper() for word in config["Env"])
