@@ -23,7 +23,9 @@ ENDS_WITHIN_S = 60
 class RunningBox:
     """Its process, its output, its run directory's parent folder (which must be empty when it has ended)."""
 
-    def __init__(self, folder: Path, models: list[Path], flags: list[str]) -> None:
+    def __init__(
+        self, folder: Path, models: list[Path], flags: list[str], environment: dict[str, str] | None = None
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.folder = folder
@@ -31,13 +33,13 @@ class RunningBox:
         (folder / "run").mkdir()
         command = [sys.executable, "-m", "appliance", "serve", *map(str, models)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *flags]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("BREADBOX_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("BREADBOX_")}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env=environment | {"XDG_RUNTIME_DIR": str(folder / "run")},
+            env=inherited | {"XDG_RUNTIME_DIR": str(folder / "run")} | (environment or {}),
             start_new_session=True,
         )
         self.process = psutil.Process(self._process.pid)
@@ -99,10 +101,12 @@ class RunningBox:
 
 
 @contextlib.contextmanager
-def running_box(*models: Path, flags: list[str] | None = None) -> Iterator[RunningBox]:
+def running_box(
+    *models: Path, flags: list[str] | None = None, environment: dict[str, str] | None = None
+) -> Iterator[RunningBox]:
     """Start a box (not yet ready) and end it."""
     with short_dir() as folder:
-        box = RunningBox(folder, list(models), flags or [])
+        box = RunningBox(folder, list(models), flags or [], environment)
         try:
             yield box
         finally:

@@ -1,0 +1,100 @@
+"""Bodies that are within the limit of bytes and expensive to read: other clients' streams flow on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from tests.box.running_box import RunningBox
+from tests.box.test_serving import STORY
+
+MODEL = "SmolLM2-135M-Instruct"
+BYTES = 8_000_000  # just under the default limit
+USER = b'{"role": "user", "content": "hi"}'
+LARGEST_GAP_S = 5.0  # far under 1.5 s on a quiet machine
+
+
+def filled(pattern: str, item: bytes, separator: bytes = b",") -> bytes:
+    """As many items as there is room for, in place of the ``@`` of a body."""
+    head, tail = pattern.replace("MODEL", MODEL).replace("USER", USER.decode()).encode().split(b"@")
+    count = (BYTES - len(head) - len(tail)) // (len(item) + len(separator))
+    return head + separator.join([item] * count) + tail
+
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def hostile_bodies() -> list[tuple[str, bytes]]:
+    """Each kind of work that a body can make."""
+    deep_schema = json.dumps({"type": "object", "properties": {f"p{n}": {"enum": [n]} for n in range(30_000)}})
+    ids = ",".join(f'"{n}": 1' for n in range(600_000))
+    return [
+        (CHAT, filled('{"model": "MODEL", "messages": [@]}', USER)),
+        (CHAT, filled('{"model": "MODEL", "messages": [@]}', b"{}")),
+        (COMPLETIONS, filled('{"model": "MODEL", "prompt": [@]}', b"[1]")),
+        (COMPLETIONS, filled('{"model": "MODEL", "prompt": [@]}', b"1")),
+        (COMPLETIONS, filled('{"model": "MODEL", "prompt": [@]}', b'"a"')),
+        (COMPLETIONS, filled('{"model": "MODEL", "prompt": "@"}', b"wo ", b"")),
+        (CHAT, filled('{"model": "MODEL", "messages": [{"role": "user", "content": "@"}]}', b"[{", b"")),
+        (CHAT, filled('{"model": "MODEL", "messages": [USER], "stop_token_ids": [@]}', b"1")),
+        (CHAT, filled('{"model": "MODEL", "messages": [USER], "stop": ["@"]}', b"ab", b"")),
+        (CHAT, filled('{"model": "MODEL", "messages": [USER], "bad_words": ["@"]}', b"ab ", b"")),
+        (CHAT, filled('{"model": "MODEL", "messages": [USER], "user": "@"}', b"\\u00e9", b"")),
+        (CHAT, f'{{"model": "{MODEL}", "messages": [{USER.decode()}], "logit_bias": {{{ids}}}}}'.encode()),
+        (
+            CHAT,
+            f'{{"model": "{MODEL}", "messages": [{USER.decode()}], "response_format": {{"type": "json_schema", '
+            f'"json_schema": {{"name": "x", "schema": {deep_schema}}}}}}}'.encode(),
+        ),
+        ("/tokenize", filled('{"model": "MODEL", "prompt": "@", "return_token_strs": true}', b"a b ", b"")),
+        ("/detokenize", filled('{"model": "MODEL", "tokens": [@]}', b"1")),
+        ("/v1/responses", filled('{"model": "MODEL", "input": [@]}', USER)),
+        ("/v1/messages", filled('{"model": "MODEL", "max_tokens": 3, "messages": [@]}', USER)),
+    ]
+
+
+@contextmanager
+def watched_gaps() -> Iterator[list[float]]:
+    """Print the longest."""
+    gaps: list[float] = []
+    yield gaps
+    print(f"largest gap {max(gaps):.3f} s of {len(gaps)}")
+
+
+async def test_streams_flow_while_hostile_bodies_are_read(box: RunningBox) -> None:
+    bodies = hostile_bodies()
+    is_over = asyncio.Event()
+    async with httpx.AsyncClient(base_url=box.url, timeout=120) as client:
+        with watched_gaps() as gaps:
+            streams = [asyncio.create_task(_stream_on(client, is_over, gaps)) for _ in range(2)]
+            answers = [await _send(client, path, body) for path, body in bodies]
+            is_over.set()
+            await asyncio.gather(*streams)
+    assert all(answer in (200, 400) for answer in answers), answers
+    assert max(gaps) < LARGEST_GAP_S
+    assert (await asyncio.to_thread(httpx.get, f"{box.url}/readyz", timeout=10)).status_code == 200
+
+
+async def _send(client: httpx.AsyncClient, path: str, body: bytes) -> int:
+    response = await client.post(path, content=body, headers={"content-type": "application/json"})
+    return response.status_code
+
+
+async def _stream_on(client: httpx.AsyncClient, is_over: asyncio.Event, gaps: list[float]) -> None:
+    """One long stream after another, on connections of both API workers."""
+    while not is_over.is_set():
+        last = None
+        body = STORY | {"max_tokens": 400, "stream": True}
+        async with client.stream("POST", CHAT, json=body, headers={"connection": "close"}) as response:
+            assert response.status_code == 200
+            async for _ in response.aiter_bytes():
+                now = time.monotonic()
+                gaps += [now - last] if last is not None else []
+                last = now
+                if is_over.is_set():
+                    break
