@@ -16,8 +16,10 @@ from appliance.memory import available_memory_bytes, describe_bytes
 from appliance.settings import Settings
 from appliance.supervisor import run_dir
 from appliance.supervisor.rendering import find_nginx
+from engine.errors import ConfigError
 from engine.metrics import HISTOGRAMS
 from engine.models import ARCHITECTURES
+from engine.models.shard import check_heads
 
 _WEIGHTS = "model.safetensors"
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -28,6 +30,7 @@ def find_problems(settings: Settings) -> list[str]:
     checks: tuple[Callable[[Settings], Iterator[str]], ...] = (
         _check_programs,
         _check_models,
+        _check_ranks,
         _check_memory,
         _check_chat_template,
         _check_generation_config,
@@ -85,6 +88,18 @@ def _check_model(baked: BakedModel) -> Iterator[str]:
         yield f"{baked.path}: {error}"
 
 
+def _check_ranks(settings: Settings) -> Iterator[str]:
+    for model in _models(settings):
+        try:
+            config = BakedModel(model).config
+            num_heads = config["num_attention_heads"]
+            check_heads(num_heads, config.get("num_key_value_heads") or num_heads, settings.tensor_parallel_size)
+        except ConfigError as error:
+            yield f"{model}: {error}"
+        except (ApplianceError, OSError, ValueError, KeyError, TypeError):
+            continue  # reported with the model
+
+
 def _check_files(baked: BakedModel) -> Iterator[str]:
     """Presence and sizes; the digests take time and are for `breadbox bake --verify`."""
     sizes = baked.manifest.get("files") or {}
@@ -106,7 +121,7 @@ def _check_memory(settings: Settings) -> Iterator[str]:
         weights = sum(_weights_bytes(BakedModel(model), settings.dtype) for model in _models(settings))
     except (ApplianceError, OSError):
         return  # reported with the model
-    kv_cache = (settings.kv_cache_memory or 0) * len(_models(settings))
+    kv_cache = (settings.kv_cache_memory or 0) * settings.tensor_parallel_size * len(_models(settings))
     available = available_memory_bytes()
     if weights + kv_cache > available:
         parts = f"weights {describe_bytes(weights)}" + (f" and KV cache {describe_bytes(kv_cache)}" if kv_cache else "")

@@ -183,6 +183,7 @@ class Settings:
     override_generation_config: dict[str, Any] | None = _knob(None, "JSON object of sampling defaults over the model's", _MODEL, parse=parse_json_object)
 
     device: str = _knob("auto", "where the engine computes", _ENGINE, choices=("auto", "cpu", "cuda"))
+    tensor_parallel_size: int = _knob(1, "processes that share each model's weights and KV cache, on a GPU each", _ENGINE, check=_between(1, 64))
     dtype: str = _knob("auto", "type of activations and unquantized weights; auto = float32 on a CPU, the model's own on a GPU", _ENGINE, choices=("auto", "float32", "bfloat16", "float16"))
     kv_cache_dtype: str = _knob("auto", "type of the KV cache; auto = dtype; int8 and fp8 (compute capability 8.9) halve it on a GPU", _ENGINE, choices=("auto", "bfloat16", "int8", "fp8", "fp8_e4m3"))
     batch_invariant: bool = _knob(False, "on a GPU too, give a request the same bits alone and in a crowd; slower", _ENGINE)
@@ -192,7 +193,7 @@ class Settings:
     max_num_batched_tokens: int | None = _knob(None, "token budget of one step; default: 2048 on a GPU, 512 on a CPU, where a step would otherwise take seconds", _ENGINE, parse=parse_size, check=_between(1))
     block_size: int = _knob(16, "tokens in a KV cache block", _ENGINE, check=_between(1, 256))
     gpu_memory_utilization: float = _knob(0.92, "share of a GPU's memory for weights and KV cache", _ENGINE, check=_between(0.05, 1.0))
-    kv_cache_memory: int | None = _knob(None, "size of the KV cache; default on a CPU: a quarter of free memory, 4 GiB at most", _ENGINE, parse=parse_size, check=_between(1))
+    kv_cache_memory: int | None = _knob(None, "size of the KV cache, in each process of --tensor-parallel-size; default on a CPU: a quarter of free memory, 4 GiB at most, for all", _ENGINE, parse=parse_size, check=_between(1))
     num_gpu_blocks_override: int | None = _knob(None, "exact number of KV cache blocks", _ENGINE, parse=int, check=_between(1))
     enable_prefix_caching: bool = _knob(True, "reuse the KV cache of equal prompt beginnings", _ENGINE)
     enable_chunked_prefill: bool = _knob(True, "let long prompts be computed over several steps beside running requests", _ENGINE)

@@ -30,7 +30,6 @@ class EngineConfig:
     served_model_name: str = "model"
     device: str = "auto"  # auto, cpu, cuda
     tensor_parallel_size: int = 1  # processes that share the model, on a GPU each where there are any
-    tensor_parallel_size: int = 1  # processes that share the model, on a GPU each where there are any
     dtype: str = "auto"  # auto, float32, bfloat16, float16
     kv_cache_dtype: str = "auto"  # auto = dtype; bfloat16, int8, fp8 (the narrow ones on a GPU)
     batch_invariant: bool = False  # same bits alone and in a crowd on a GPU too, at the price of speed

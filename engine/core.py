@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from engine.admission import Admission
 from engine.config import EngineConfig
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 from engine.grammar.requests import RequestGrammars
 from engine.journal import Journal
 from engine.messages import GenerateRequest, RequestOutput
@@ -23,7 +23,7 @@ from engine.request import Request
 from engine.scheduler.outputs import Update
 from engine.scheduler.quarantine import TRIAL_TOKENS
 from engine.scheduler.scheduler import Scheduler
-from engine.step import Runner, RunnerInfo, StepInput, StepOutput
+from engine.step import HasProcesses, Runner, RunnerInfo, StepInput, StepOutput
 from engine.step_allowance import StepAllowance
 from engine.suspects import Suspects
 
@@ -83,6 +83,16 @@ class EngineCore:
     def on_grammar(self, wake: Callable[[], None]) -> None:
         """Have `wake` called, in another thread, when a request's grammar was compiled."""
         self._grammars.compiler.on_finished = wake
+
+    def on_fault(self, report: Callable[[EngineError], None]) -> None:
+        """Have `report` called, in another thread, when no step can be computed any more."""
+        if isinstance(self._runner, HasProcesses):
+            self._runner.on_fault(report)
+
+    def close(self) -> None:
+        """End the processes that the runner started."""
+        if isinstance(self._runner, HasProcesses):
+            self._runner.close()
 
     def warm_up(self) -> None:
         """Prepare in the background what requests need that have a grammar."""

@@ -28,7 +28,14 @@ class RequestError(EngineError):
 
 
 class RankLostError(EngineError):
-    """A process that shares the model with the engine's own has ended; the message says which and how."""
+    """A process that shares the model with the engine's own has ended; the message says which and how.
+
+    ``is_own_fault`` is False where it was killed from outside.
+    """
+
+    def __init__(self, message: str, *, is_own_fault: bool) -> None:
+        super().__init__(message)
+        self.is_own_fault = is_own_fault
 
 
 class EngineUnavailableError(EngineError):

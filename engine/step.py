@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from engine.errors import EngineError
 from engine.messages import SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:  # the engine's socket is bound before numpy is loaded
@@ -92,6 +93,17 @@ class Runner(Protocol):
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one forward pass and sample. Any exception is a fault of the engine, not of a request."""
+
+
+@runtime_checkable
+class HasProcesses(Protocol):
+    """A runner that is more than one process: it can fail between steps, too, and has to be ended."""
+
+    def on_fault(self, report: Callable[[EngineError], None]) -> None:
+        """Have `report` called, in another thread, when no step can be executed any more."""
+
+    def close(self) -> None:
+        """End the processes."""
 
 
 Progress = Callable[[str, float], None]

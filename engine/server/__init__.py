@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from engine import autopsy
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineError
+from engine.errors import ConfigError, EngineError, RankLostError
 from engine.journal import Journal
 from engine.server.busy_loop import BusyLoop
 from engine.server.io_thread import InboxItem, IOThread, Stop, Wake
@@ -92,7 +92,7 @@ class EngineServer:
         self._io.start()
         try:
             core = self._load()
-            with self._reporting(core):
+            with contextlib.closing(core), self._reporting(core):
                 BusyLoop(core, self._inbox, self._io, self._gate, self._journal).run()
         except EngineError as error:
             return self._fail(error)
@@ -118,6 +118,7 @@ class EngineServer:
         self.is_loading = True
         core = make_core(self._config, self.status.progress, self._make_runner, self._journal, self._suspects)
         core.on_grammar(lambda: self._inbox.put(Wake()))
+        core.on_fault(lambda fault: self._inbox.put(Stop(fault)))
         core.warm_up()
         self._gate.watch(lambda: core.queue_load)
         # What was made so far lives as long as the process: the collector need not look at it again.
@@ -151,7 +152,9 @@ class EngineServer:
 
     def _fail(self, error: EngineError) -> int:
         self.status.set_failed(str(error))
-        logger.error("engine cannot start error=%s", error)
+        if isinstance(error, RankLostError) and error.is_own_fault:
+            autopsy.leave_note(self._config.journal_path, str(error))
+        logger.error("engine %s error=%s", "cannot start" if self.is_loading else "failed", error)
         return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAULT
 
 

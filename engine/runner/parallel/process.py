@@ -93,11 +93,15 @@ class RankProcess:
 
     def _explain(self, status: int) -> EngineError:
         failure = self._failure
+        if failure is not None and failure.is_config_error:
+            return ConfigError(f"rank {self.rank} of tensor parallelism: {failure.error}")
         if failure is not None:
-            kind = ConfigError if failure.is_config_error else RankLostError
-            return kind(f"rank {self.rank} of tensor parallelism failed: {failure.error}")
-        how = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
-        return RankLostError(f"rank {self.rank} of tensor parallelism (pid {self._process.pid}) {how}")
+            how = f"failed: {failure.error}"
+        else:
+            how = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+        is_killed = status in (-signal.SIGKILL, -signal.SIGTERM)
+        message = f"rank {self.rank} of tensor parallelism (pid {self._process.pid}) {how}"
+        return RankLostError(message, is_own_fault=not is_killed)
 
 
 def _start(join: Join) -> tuple[Connection, subprocess.Popen[bytes]]:

@@ -11,7 +11,7 @@ DIFFERENT = {
     **{"dtype": "bfloat16", "device": "cpu", "max_model_len": 99, "max_num_seqs": 3, "max_num_batched_tokens": 77},
     **{"block_size": 8, "gpu_memory_utilization": 0.5, "num_gpu_blocks_override": 55, "enable_prefix_caching": False},
     **{"enable_chunked_prefill": False, "long_prefill_token_threshold": 11, "scheduling_policy": "priority"},
-    **{"seed": 5, "num_threads": 2, "log_level": "debug"},
+    **{"seed": 5, "num_threads": 2, "log_level": "debug", "tensor_parallel_size": 4},
 }
 
 

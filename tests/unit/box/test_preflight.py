@@ -111,3 +111,13 @@ def test_what_this_user_may_not(fake_model: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("os.access", lambda path, mode: not str(path).endswith(".safetensors"))
     (problem,) = problems(fake_model)
     assert problem.endswith("model.safetensors is not readable for this user")
+
+
+def test_ranks_that_the_heads_cannot_be_shared_out_among(fake_model: Path) -> None:
+    config = json.loads((fake_model / "config.json").read_text())
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 2}
+    (fake_model / "config.json").write_text(json.dumps(config | heads))
+    assert not any("tensor_parallel_size" in problem for problem in problems(fake_model, tensor_parallel_size=4))
+    found = [p for p in problems(fake_model, tensor_parallel_size=5) if "tensor_parallel_size" in p]
+    assert len(found) == 1
+    assert found[0].endswith("12 attention heads and 2 KV heads evenly: set it to one of 1, 2, 4, 6, 12")
