@@ -145,12 +145,13 @@ class EngineCore:
     def _suspect(self, request: Request) -> None:
         """See that a request that was in hand when an engine failed is tried alone."""
         suspicion = self._suspects.find(request.key)
-        if suspicion is None or not suspicion.num_faults:
+        if suspicion is None:
             return
-        request.num_faults = suspicion.num_faults
-        reached = max(suspicion.num_output_tokens, request.num_output_tokens)
         # Who was cleared before and is here again stays alone to its end.
-        request.trial_end = reached + TRIAL_TOKENS if suspicion.num_faults == 1 else math.inf
+        cleared_at = suspicion.num_output_tokens + TRIAL_TOKENS if suspicion.num_faults == 1 else math.inf
+        if request.num_output_tokens < cleared_at:
+            request.num_faults = suspicion.num_faults
+            request.trial_end = cleared_at
 
     def _hold(self, requests: Iterable[Request], allowance_s: float | None = None) -> None:
         """Tell the journal whose requests are in hand: the step's, and those whose grammars are being compiled."""

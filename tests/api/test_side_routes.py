@@ -107,6 +107,14 @@ async def test_b46_probes_of_a_loading_box(make_box: MakeBox) -> None:
         assert model["seconds"] == {"starting": 0.1}
 
 
+async def test_b46_liveness_is_false_once_only_a_new_container_would_help(make_box: MakeBox, tmp_path: Path) -> None:
+    box = await make_box(ScriptedEngine(is_ready=False), run_dir=tmp_path)
+    assert (await box.client.get("/livez")).status_code == 200
+    (tmp_path / "stuck").touch()
+    response = await box.client.get("/livez")
+    assert (response.status_code, response.json()["status"]) == (503, "stuck")
+
+
 async def test_b47_a_draining_box_takes_nothing_new(make_box: MakeBox, tmp_path: Path) -> None:
     box = await make_box(run_dir=tmp_path)
     assert (await box.client.get("/readyz")).status_code == 200

@@ -22,7 +22,7 @@ from appliance.supervisor.log_pipes import LogPipe
 from appliance.supervisor.readiness import own_url
 from appliance.supervisor.rendering import listen_address, render_box
 from appliance.supervisor.run_dir import open_run_dir
-from appliance.supervisor.watch import MAX_USELESS_RESTARTS, Watch
+from appliance.supervisor.watch import MAX_USELESS_KILLS, MAX_USELESS_RESTARTS, Watch
 from tests.box.proxy import make_settings
 
 LAUNCHER = Path(sys.modules[Watch.__module__].__file__ or "").with_name("launch.py")
@@ -216,3 +216,12 @@ def test_an_engine_that_was_ready_in_between_may_die_as_often_as_it_likes() -> N
     watch = Watch(was_ready=True)
     assert all(watch.look([state("engine-0", "RUNNING", pid)], {pid}) is None for pid in range(1, 100))
     assert watch.restarts == 98
+
+
+def test_one_that_is_killed_as_it_starts_gets_more_tries() -> None:
+    watch = Watch(was_ready=True)
+    looks = []
+    for pid in range(1, MAX_USELESS_KILLS + 3):
+        looks.append(watch.look([state("engine-0", "RUNNING", pid)], ()))
+        watch.note_kill("engine-0")
+    assert [look is not None for look in looks] == [False] * (MAX_USELESS_KILLS + 1) + [True]

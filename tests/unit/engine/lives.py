@@ -64,7 +64,7 @@ class Lives:
         core = EngineCore(
             make_config(**self._knobs), self._make_runner(), journal=Journal(self.path), suspects=suspects
         )
-        for request_id in self.tokens.keys() - self.ended.keys():
+        for request_id in [name for name in self.tokens if name not in self.ended]:
             self._submit(core, request_id)
         num_steps = self._killer() if self._killer else 10**6
         try:
