@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import bake
+from appliance.baked_model import BakedModel
 from appliance.errors import BakeError
 from appliance.supervisor.console import Console
 
@@ -30,6 +31,8 @@ def bake_model(
         )
     finally:
         console.end_progress()
+    for note in BakedModel(path).manifest["weights"].get("notes", ()):
+        console.say(note)
     console.say(f"baked {source} into {path}")
     return 0
 

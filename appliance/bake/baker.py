@@ -55,18 +55,19 @@ def _first_line(error: Exception) -> str:
 
 
 def write_folder(
-    folder: Path, source: Source, dtype: str, name: str | None, progress: Progress, quantization: str = "none"
+    folder: Path, source: Source, dtype: str, name: str | None, progress: Progress, quantization: str = "auto"
 ) -> None:
     """Write a whole baked folder into an empty directory."""
     target = str(source.config["dtype"]) if dtype == "auto" else dtype
     plan = plan_tensors(source.config, source.weights)
-    packings = plan_packing(plan, source.config, quantization)
+    packing = plan_packing(plan, source.config, source.weights, quantization, target)
     files = {file: _write(folder / file, content) for file, content in _small_files(source, target).items()}
     files["model.safetensors"] = write_weights(
-        folder / "model.safetensors", plan, source.weights, target, packings, progress
+        folder / "model.safetensors", plan, source.weights, target, packing.packings, progress
     )
     num_parameters = sum(tensor.num_elements for tensor in plan)
-    manifest = make_manifest(source, name or source.name, target, num_parameters, files, quantization)
+    quantized = packing.formats if quantization == "auto" else quantization
+    manifest = make_manifest(source, name or source.name, target, num_parameters, files, quantized, packing.notes)
     _write(folder / MANIFEST, to_json(manifest))
 
 

@@ -16,11 +16,11 @@ GROUP = 32
 
 
 class Codes(NamedTuple):
-    """w = scale · code (+ minimum), one scale (and minimum) for each 32 codes of a row."""
+    """w = scale · code (+ minimum), one scale (and minimum) for each 32 codes of a row; float8 has its own groups."""
 
-    format: str  # int8, or int4 with codes 0 … 15
-    codes: Array  # int8 [rows, k]
-    scales: Array  # float16 [rows, k / 32]
+    format: str  # int8, int4 with codes 0 … 15, or a float8 format of `engine.kernels.packed`
+    codes: Array  # int8 [rows, k]; float8 as uint8
+    scales: Array  # float16 [rows, k / 32]; of float8 float32 [rows, groups]
     minima: Array | None  # float16 [rows, k / 32]; int4 only
 
 

@@ -106,12 +106,14 @@ def _check_parts(tensor: FusedTensor, weights: Weights) -> None:
 
 def _refuse_leftovers(plan: list[FusedTensor], config: dict[str, Any], weights: Weights) -> None:
     used = {part for tensor in plan for part in tensor.parts}
-    left = [name for name in weights.names() if name not in used and not _may_be_dropped(name, config)]
+    left = [name for name in weights.names() if name not in used and not _may_be_dropped(name, config, weights)]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise BakeError(f"tensor {min(left)}{more} is not part of a {config['architectures'][0]} with this config")
 
 
-def _may_be_dropped(name: str, config: dict[str, Any]) -> bool:
-    """Old checkpoints carry the rotary table; tied ones may carry the head a second time."""
+def _may_be_dropped(name: str, config: dict[str, Any], weights: Weights) -> bool:
+    """Old checkpoints carry the rotary table, tied ones perhaps the head a second time, GPTQ ones biases of zeros."""
+    if name.endswith(".bias"):
+        return not weights.read(name, 0, weights.shape(name)[0]).any()
     return name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and bool(config["tie_word_embeddings"]))

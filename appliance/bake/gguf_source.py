@@ -107,6 +107,9 @@ class GGUFWeights:
         values = _values(self._raw_rows(name, start, stop), tensor.type_name)
         return values[:, 0] if len(tensor.shape) == 1 else values
 
+    def own_format(self, name: str) -> None:
+        """A GGUF is packed only where --quantization says so."""
+
     def codes(self, name: str, format: str) -> Codes | None:
         """The blocks' own codes where `format` holds them."""
         tensor = self._file.tensors[self._names[name]]

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from appliance.bake.checkpoints.schemes import Scheme, read_scheme
+from appliance.bake.checkpoints.weights import QuantizedWeights
 from appliance.bake.fuse import is_tied
 from appliance.bake.manifest import digest_files
 from appliance.bake.model_config import normalise_config
@@ -21,10 +23,11 @@ _LICENCE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
 def open_folder(folder: Path, *, name: str | None = None, provenance: Provenance | None = None) -> Source:
     """Read everything but the weights' bytes. Raises BakeError in one line that names the file."""
-    raw = read_json(folder / "config.json")
+    raw, scheme = read_config(folder)
     config = normalise_config(raw)
     files = weight_files(folder)
-    weights = SafetensorsWeights(files)
+    plain = SafetensorsWeights(files)
+    weights = plain if scheme is None else QuantizedWeights(plain, scheme)
     config["tie_word_embeddings"] = is_tied(raw, weights)
     config["dtype"] = weights.main_dtype()
     tokenizer_json = _read_text(folder / "tokenizer.json", _no_tokenizer(folder))
@@ -42,6 +45,12 @@ def open_folder(folder: Path, *, name: str | None = None, provenance: Provenance
         licence=_licence(folder),
         licence_text=_licence_text(folder),
     )
+
+
+def read_config(folder: Path) -> tuple[dict[str, Any], Scheme | None]:
+    """config.json, and how the weights are quantized. Raises BakeError for a quantization that is not supported."""
+    raw = read_json(folder / "config.json")
+    return raw, read_scheme(raw)
 
 
 def read_json(path: Path) -> dict[str, Any]:

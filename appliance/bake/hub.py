@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from appliance import settings
-from appliance.bake.hf_folder import open_folder
-from appliance.bake.source import Progress, Provenance, Source
+from appliance.bake.hf_folder import open_folder, read_config
+from appliance.bake.source import Progress, Provenance, Source, quiet
 from appliance.errors import BakeError
 
 PATTERNS = (
@@ -37,7 +37,8 @@ def open_repository(repository: str, revision: str | None, progress: Progress) -
     with _told_in_one_line(repository, revision):
         commit = _commit(repository, revision)
         progress("download", 0.0)
-        folder = _download(repository, commit, progress)
+        read_config(_download(repository, commit, ["config.json"], quiet))  # refuses before the weights are downloaded
+        folder = _download(repository, commit, PATTERNS, progress)
         progress("download", 1.0)
     provenance = Provenance("hub", repository, revision=commit)
     return open_folder(folder, name=repository.rsplit("/", 1)[-1], provenance=provenance)
@@ -60,13 +61,13 @@ def _commit(repository: str, revision: str | None) -> str:
     return str(info.sha)
 
 
-def _download(repository: str, commit: str, progress: Progress) -> Path:
+def _download(repository: str, commit: str, patterns: Sequence[str], progress: Progress) -> Path:
     from huggingface_hub import snapshot_download
 
     folder = snapshot_download(
         repository,
         revision=commit,
-        allow_patterns=list(PATTERNS),
+        allow_patterns=list(patterns),
         token=settings.hub_token(),
         tqdm_class=_progress_bar(progress),
     )

@@ -46,7 +46,8 @@ def make_manifest(
     dtype: str,
     num_parameters: int,
     files: dict[str, WrittenFile],
-    quantization: str = "none",
+    quantization: str | None = None,
+    notes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The manifest's content."""
     return {
@@ -58,6 +59,7 @@ def make_manifest(
             "dtype": dtype,
             "quantization": None if quantization == "none" else quantization,
             "num_parameters": num_parameters,
+            **({"notes": list(notes)} if notes else {}),
         },
         "files": {file: {"sha256": written.sha256, "bytes": written.num_bytes} for file, written in files.items()},
         "created_by": f"breadbox {__version__}",

@@ -20,7 +20,10 @@ _ROPE_NEEDS = {
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
-_DROPPED = ("_name_or_path", "torch_dtype", "rope_parameters", "transformers_version", "use_cache")
+_DROPPED = (
+    *("_name_or_path", "torch_dtype", "rope_parameters", "transformers_version", "use_cache"),
+    *("quantization_config", "compression_config"),  # what is left of it is in the weights
+)
 _MODEL_TYPES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -32,7 +35,6 @@ _MODEL_TYPES = {
 def normalise_config(raw: dict[str, Any]) -> dict[str, Any]:
     """Check and complete a Hugging Face config. Raises BakeError naming the field."""
     architecture = _architecture(raw)
-    _refuse_quantized(raw)
     config = {key: value for key, value in raw.items() if key not in _DROPPED}
     config["architectures"] = [architecture]
     config.setdefault("model_type", _MODEL_TYPES.get(architecture))
@@ -56,13 +58,6 @@ def _architecture(raw: dict[str, Any]) -> str:
             return str(name)
     shown = ", ".join(map(str, names)) or f"(none; model_type {raw.get('model_type')})"
     raise BakeError(f"architecture {shown} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}")
-
-
-def _refuse_quantized(raw: dict[str, Any]) -> None:
-    quantized = raw.get("quantization_config")
-    if quantized:
-        method = quantized.get("quant_method", "unknown") if isinstance(quantized, dict) else quantized
-        raise BakeError(f"config.json: quantization_config ({method}) is not supported, bake the unquantized model")
 
 
 def _positive(raw: dict[str, Any], key: str) -> int:

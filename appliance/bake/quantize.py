@@ -1,11 +1,12 @@
-"""Packs matrices at bake for the CPU kernels, so that starting is mapping: which tensors, in which format, how big.
+"""Packs matrices at bake, so that starting is mapping: which tensors, in which format, how big.
 
-A source that is quantized already keeps its codes where the format can hold them (`block_codes`); what has to be
-rounded is rounded once, in groups of 32 input channels. Norms and biases stay floats.
+A source that is quantized already keeps its codes where the format can hold them (`block_codes`, `checkpoints`); what
+has to be rounded is rounded once, in groups of 32 input channels. Norms and biases stay floats.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from engine.kernels.native.packing import PackedWeight
 
 METADATA_KEY = "breadbox.packed"  # in the file's metadata: name → [format, rows, columns, is gate and up]
+FLOAT8 = ("fp8", "fp8_block")
 _MATRICES = ("qkv_proj.weight", "o_proj.weight", "gate_up_proj.weight", "down_proj.weight", "lm_head.weight")
 
 
@@ -37,31 +39,82 @@ class Packing:
     @property
     def num_bytes(self) -> int:
         """Size of the packed form."""
-        from engine.kernels.native.packing import packed_bytes
+        from engine.kernels.packed import packed_bytes
 
-        return packed_bytes(*self.shape, _format(self.format), is_gate_up=self.is_gate_up)
+        return packed_bytes(self.shape, self.format, is_gate_up=self.is_gate_up)
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether the layout is that of a float8 checkpoint, and not the CPU kernels' own."""
+        return self.format in FLOAT8
 
     def describe(self) -> list[Any]:
         """For the file's metadata."""
         return [self.format, *self.shape, self.is_gate_up]
 
 
-def plan_packing(plan: list[FusedTensor], config: dict[str, Any], quantization: str) -> dict[str, Packing]:
-    """Name → packing of the tensors that are packed. Raises BakeError for a quantization that there is not."""
+@dataclass(frozen=True)
+class PackingPlan:
+    """Name → packing of the tensors that are packed, and what somebody who bakes should know of the others."""
+
+    packings: dict[str, Packing]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def formats(self) -> str | None:
+        """What the matrices are packed as, for the manifest."""
+        names = {packing.format.removesuffix("_block") for packing in self.packings.values()}
+        return ", ".join(sorted(names)) or None
+
+
+def plan_packing(
+    plan: list[FusedTensor], config: dict[str, Any], weights: Weights, quantization: str, dtype: str
+) -> PackingPlan:
+    """How each tensor is packed. Raises BakeError for a quantization that there is not."""
     if quantization not in QUANTIZATIONS:
         raise BakeError(f"quantization {quantization} is not supported; supported are {', '.join(QUANTIZATIONS)}")
     if quantization == "none":
-        return {}
-    _require_library()
-    return {t.name: _packing(t, quantization) for t in plan if _is_packed(t.name, config)}
+        return PackingPlan({})
+    if quantization == "auto":
+        found = _own_packings(plan, weights, dtype)
+    else:
+        found = PackingPlan({t.name: _packing(t, quantization) for t in plan if _is_packed(t.name, config)})
+    if any(not packing.is_float8 for packing in found.packings.values()):
+        _require_library()
+    return found
 
 
 def pack_tensor(tensor: FusedTensor, weights: Weights, packing: Packing) -> memoryview:
     """The packed bytes of one baked matrix."""
     codes = [weights.codes(part, packing.format) for part in tensor.parts]
     exact = [found for found in codes if found is not None]
+    if packing.is_float8:
+        return _join_float8(exact)
     packed = _pack_codes(exact, packing) if len(exact) == len(codes) else _pack_floats(tensor, weights, packing)
     return packed.data.numpy().data
+
+
+def _own_packings(plan: list[FusedTensor], weights: Weights, dtype: str) -> PackingPlan:
+    """Keep what a quantized checkpoint has, as far as all parts of a fused matrix have it alike."""
+    packings: dict[str, Packing] = {}
+    reasons: Counter[str] = Counter()
+    for tensor in plan:
+        fits = [weights.own_format(part) for part in tensor.parts]
+        found = [fit for fit in fits if fit is not None]
+        if not found:
+            continue
+        formats = {fit.format if fit else None for fit in fits}
+        format = formats.pop() if len(formats) == 1 else None
+        if format is None:
+            apart = "only some of the layers that are fused into one are quantized, or in different ways"
+            reasons[next((fit.reason for fit in found if fit.reason), apart)] += 1
+        else:
+            packings[tensor.name] = _packed_as(tensor, format)
+    notes = tuple(
+        f"{count} matri{'x is' if count == 1 else 'ces are'} written as {dtype}: {why}"
+        for why, count in reasons.items()
+    )
+    return PackingPlan(packings, notes)
 
 
 def _is_packed(name: str, config: dict[str, Any]) -> bool:
@@ -72,8 +125,12 @@ def _is_packed(name: str, config: dict[str, Any]) -> bool:
 def _packing(tensor: FusedTensor, quantization: str) -> Packing:
     """The head keeps eight bits under int4: its rounding is what an answer feels most."""
     is_head = tensor.name in ("embed_tokens.weight", "lm_head.weight")
-    format = "int8" if is_head and quantization == "int4" else quantization
-    return Packing(format, (tensor.shape[0], tensor.shape[1]), tensor.name.endswith("gate_up_proj.weight"))
+    return _packed_as(tensor, "int8" if is_head and quantization == "int4" else quantization)
+
+
+def _packed_as(tensor: FusedTensor, format: str) -> Packing:
+    is_gate_up = tensor.name.endswith("gate_up_proj.weight") and format not in FLOAT8
+    return Packing(format, (tensor.shape[0], tensor.shape[1]), is_gate_up)
 
 
 def _require_library() -> None:
@@ -90,6 +147,12 @@ def _format(name: str) -> Any:
     from engine.kernels.native.library import Format
 
     return Format[name.upper()]
+
+
+def _join_float8(codes: list[Codes]) -> memoryview:
+    """Scales [groups, rows] as float32, then codes [rows, k]."""
+    scales = np.concatenate([part.scales for part in codes]).T.astype("<f4", order="C")
+    return memoryview(b"".join([scales.tobytes(), *(part.codes.tobytes() for part in codes)]))
 
 
 def _pack_codes(codes: list[Codes], packing: Packing) -> PackedWeight:

@@ -19,6 +19,7 @@ from appliance.bake.source import Array, as_array
 from appliance.errors import BakeError
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_CODES = {"I64": "<i8", "I32": "<i4", "I8": "i1", "U8": "u1", "F8_E4M3": "u1"}  # what quantized checkpoints hold, too
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 
@@ -58,18 +59,33 @@ class SafetensorsWeights:
         """The stored shape."""
         return self._entries[name].shape
 
+    def own_format(self, name: str) -> None:
+        """Floats have none."""
+
     def codes(self, name: str, format: str) -> None:
         """Floats have none."""
+
+    def stored_dtype(self, name: str) -> str:
+        """The dtype as the file names it."""
+        return self._entries[name].dtype
+
+    def raw(self, name: str) -> Array:
+        """A tensor of any known dtype, whole: bfloat16 and float8 as their bits. Raises BakeError for another dtype."""
+        entry = self._entries[name]
+        if entry.dtype not in _DTYPES and entry.dtype not in _CODES:
+            raise BakeError(f"tensor {name} of {entry.file} has dtype {entry.dtype}, which is not supported")
+        return as_array(entry.data, _storage(entry.dtype), entry.shape, entry.offset)
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Rows [start, stop), a view of the mapped file."""
         entry = self._entries[name]
         return as_array(entry.data, STORAGE[self.dtype(name)], entry.shape, entry.offset)[start:stop]
 
-    def main_dtype(self) -> str:
-        """The dtype that most of the bytes have."""
+    def main_dtype(self, names: Collection[str] | None = None) -> str:
+        """The dtype that most of the bytes of these tensors have, of all if none are named."""
         sizes: dict[str, int] = {}
-        for name, entry in self._entries.items():
+        for name in self._entries if names is None else names:
+            entry = self._entries[name]
             sizes[self.dtype(name)] = sizes.get(self.dtype(name), 0) + int(np.prod(entry.shape, dtype=np.int64))
         return max(sorted(sizes), key=lambda dtype: sizes[dtype])
 
@@ -110,9 +126,13 @@ def _read_entry(file: Path, name: str, fields: Any, start: int, data: mmap.mmap)
         raise BakeError(f"{file.name} is damaged: the header's entry for {name} cannot be read") from None
     if not 0 <= begin <= end <= len(data) - start or any(size <= 0 for size in shape):
         raise BakeError(f"{file.name} is damaged or cut off: tensor {name} lies outside of the file")
-    known = _DTYPES.get(dtype)
-    if known and end - begin != int(np.prod(shape, dtype=np.int64)) * STORAGE[known].itemsize:
+    is_known = dtype in _DTYPES or dtype in _CODES
+    if is_known and end - begin != int(np.prod(shape, dtype=np.int64)) * _storage(dtype).itemsize:
         raise BakeError(
             f"{file.name} is damaged: tensor {name} has {end - begin} bytes, its shape {shape} needs others"
         )
     return _Entry(dtype, shape, start + begin, data, file.name)
+
+
+def _storage(dtype: str) -> Any:
+    return STORAGE[_DTYPES[dtype]] if dtype in _DTYPES else np.dtype(_CODES[dtype])

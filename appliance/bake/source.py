@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 Progress: TypeAlias = Callable[[str, float], None]
+
+
+class Fit(NamedTuple):
+    """The packed format that holds a quantized tensor's codes exactly, or why none does."""
+
+    format: str | None
+    reason: str = ""
 
 
 class Weights(Protocol):
@@ -34,8 +41,11 @@ class Weights(Protocol):
     def read(self, name: str, start: int, stop: int) -> Array:
         """Rows [start, stop) along the first axis; bfloat16 comes as its bits in uint16."""
 
+    def own_format(self, name: str) -> Fit | None:
+        """How bake keeps a tensor of a quantized checkpoint as it is; None where floats are what is asked for."""
+
     def codes(self, name: str, format: str) -> Codes | None:
-        """The tensor's own codes where it is quantized such that `format` ("int8", "int4") holds them exactly."""
+        """The tensor's own codes where it is quantized such that `format` ("int8", "int4", …) holds them exactly."""
 
 
 @dataclass(frozen=True)

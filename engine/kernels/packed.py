@@ -66,7 +66,7 @@ def read_codes(tensor: PackedTensor) -> Codes:
     code_bytes = GROUP * LANES if tensor.format == "int8" else GROUP * LANES // 2
     groups = _groups(tensor)
     tail = groups[..., code_bytes:].contiguous().view(torch.float16)
-    factors = [_natural_rows(part[..., None], tensor) for part in tail.split(LANES, -1)]
+    factors = [_natural_rows(part[..., None], tensor) for part in torch.split(tail, LANES, -1)]
     bytes_ = groups[..., :code_bytes]
     codes = _pairs(bytes_.view(torch.int8)) if tensor.format == "int8" else _nibbles(bytes_)
     columns = tensor.shape[1]

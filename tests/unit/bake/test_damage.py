@@ -144,7 +144,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "no architecture": (_set(architectures=None), r"\(none; model_type llama\) is not supported"),
     "architectures a word": (_set(architectures=7), "is not supported"),
-    "quantized": (_set(quantization_config={"quant_method": "gptq"}), r"quantization_config \(gptq\)"),
+    "quantized": (_set(quantization_config={"quant_method": "hqq"}), "quantization hqq is not supported"),
     "size": (_set(hidden_size="64"), "hidden_size must be a positive integer up to 16777216, it is '64'"),
     "many layers": (_set(num_hidden_layers=2**31), "num_hidden_layers must be a positive integer up to"),
     "heads": (_set(num_key_value_heads=3), "4 is not a multiple of num_key_value_heads 3"),

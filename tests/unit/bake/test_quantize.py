@@ -86,6 +86,6 @@ def test_packed_baking_is_reproducible(tmp_path: Path) -> None:
 
 
 def test_an_unknown_quantization_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BakeError, match="quantization int3 is not supported; supported are none, bfloat16, int8, int4"):
+    with pytest.raises(BakeError, match="quantization int3 is not supported; supported are auto, none, bfloat16, int8, int4"):
         bake(str(make_tiny_model("llama", tmp_path).source), tmp_path / "out", quantization="int3")
     assert not (tmp_path / "out").exists()
