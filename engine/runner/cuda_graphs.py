@@ -156,7 +156,8 @@ class CudaGraphBackend:
             run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads, such as the one that watches NCCL, may go on asking the device how far it is.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = run()
         self._pool = graph.pool()
         return _CudaGraph(graph, output)

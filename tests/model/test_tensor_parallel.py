@@ -1,0 +1,171 @@
+"""Two ranks on the CPU, met over gloo: the logits and tokens of one rank, and one rank's promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from appliance.bake import bake
+from engine.config import EngineConfig, SpeculationConfig
+from engine.errors import ConfigError, RankLostError
+from engine.messages import RequestOutput
+from engine.runner import make_runner
+from engine.runner.forward_pass import Work
+from engine.runner.inputs import StepArrays
+from engine.runner.parallel import process
+from engine.runner.parallel.step_bytes import decode_work, encode_work
+from tests.model.driver import Engine, make_prompts, make_request
+from tests.model.truth import relative_error
+from tests.tiny_models import VOCAB_SIZE, TinyModel
+
+# Untied, tied with biases on every projection, biased qkv, q and k norms, one KV head that both ranks have.
+MODELS = ("llama", "llama-tied-biased", "qwen2", "qwen3", "qwen3-tied-biased")
+PROMPT = make_prompts(1, VOCAB_SIZE, seed=7, longest=1)[0] + list(range(3, 243, 2))
+PROMPTS = make_prompts(12, VOCAB_SIZE, seed=3, longest=60)
+KINDS = (
+    {"temperature": 0.0, "logprobs": 2},
+    {"temperature": 1.0, "seed": 1234},
+    {"temperature": 0.8, "seed": -5, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.1, "prompt_logprobs": 1},
+)
+REQUESTS = [make_request(str(i), prompt, max_tokens=24, **KINDS[i % 3]) for i, prompt in enumerate(PROMPTS)]
+
+GetEngine = Callable[[str], Engine]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny: Callable[[str], TinyModel]) -> Iterator[GetEngine]:
+    """The engine of a tiny model over two ranks."""
+    started: list[Engine] = []
+
+    @cache
+    def start(name: str) -> Engine:
+        started.append(Engine(tiny(name).baked, "cpu", tensor_parallel_size=2))
+        return started[-1]
+
+    yield start
+    for engine in started:
+        engine.runner.close()
+
+
+@pytest.fixture(scope="module")
+def one_rank(tiny: Callable[[str], TinyModel]) -> GetEngine:
+    return cache(lambda name: Engine(tiny(name).baked, "cpu"))
+
+
+def assert_same(found: dict[str, RequestOutput], expected: dict[str, RequestOutput]) -> None:
+    assert {key: output.token_ids for key, output in found.items()} == {
+        key: output.token_ids for key, output in expected.items()
+    }
+    for key, output in expected.items():
+        for name in ("logprobs", "prompt_logprobs"):
+            pairs = zip(getattr(found[key], name) or [], getattr(output, name) or [], strict=True)
+            assert all(a == b or a.logprob == pytest.approx(b.logprob, abs=1e-3) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_one_rank(name: str, one_rank: GetEngine, two_ranks: GetEngine) -> None:
+    found = two_ranks(name).logits(PROMPT)
+    assert relative_error(found, one_rank(name).logits(PROMPT)) < 1e-5
+    for cuts in ([1, 2, 3, 20, 36, 100], range(90, len(PROMPT))):
+        assert torch.equal(two_ranks(name).logits(PROMPT, list(cuts)), found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_are_those_of_one_rank(name: str, one_rank: GetEngine, two_ranks: GetEngine) -> None:
+    expected = one_rank(name).start().generate(REQUESTS)
+    run = two_ranks(name).start(max_num_batched_tokens=48, max_num_seqs=7)
+    assert_same(run.generate(REQUESTS), expected)
+    again = run.generate(REQUESTS)
+    assert sum(output.num_cached_tokens or 0 for output in again.values()) > 0
+    assert_same(again, expected)
+
+
+def test_preempted(one_rank: GetEngine, two_ranks: GetEngine) -> None:
+    expected = one_rank("llama").start().generate(REQUESTS)
+    run = two_ranks("llama").start(num_blocks=16)
+    assert_same(run.generate(REQUESTS), expected)
+    assert run.preempted
+
+
+def test_drafts(one_rank: GetEngine, two_ranks: GetEngine) -> None:
+    expected = one_rank("llama").start().generate(REQUESTS)
+    speculation = SpeculationConfig(num_speculative_tokens=4, prompt_lookup_min=1, adaptive=False)
+    assert_same(two_ranks("llama").start(speculation=speculation).generate(REQUESTS), expected)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_packed_weights(quantization: str, tiny: Callable[[str], TinyModel], tmp_path: Path) -> None:
+    bake(str(tiny("llama").source), tmp_path / "packed", quantization=quantization, name="packed")
+    one, two = (Engine(tmp_path / "packed", "cpu", tensor_parallel_size=size) for size in (1, 2))
+    try:
+        assert relative_error(two.logits(PROMPT), one.logits(PROMPT)) < 1e-3
+    finally:
+        two.runner.close()
+
+
+def test_the_reference_ops_over_two_ranks(tiny: Callable[[str], TinyModel], one_rank: GetEngine) -> None:
+    engine = Engine(tiny("qwen3").baked, "reference", tensor_parallel_size=2)
+    try:
+        assert relative_error(engine.logits(PROMPT), one_rank("qwen3").logits(PROMPT)) < 1e-5
+    finally:
+        engine.runner.close()
+
+
+def test_three_ranks_of_the_default_model_keep_their_order(shipped_model: Path) -> None:
+    prompt = make_prompts(1, 49152, seed=1, longest=1)[0] * 5 + list(range(1000, 1040))
+    config = {"max_model_len": 256, "num_gpu_blocks_override": 16}
+    expected = Engine(shipped_model, "cpu", **config).logits(prompt)
+    engine = Engine(shipped_model, "cpu", tensor_parallel_size=3, **config)
+    try:
+        found = engine.logits(prompt)
+        assert relative_error(found, expected) < 2e-3
+        assert torch.equal(engine.logits(prompt, [1, 2, 30]), found)
+    finally:
+        engine.runner.close()
+
+
+def load(baked: Path, size: int) -> None:
+    config = EngineConfig(
+        model_path=baked,
+        socket_path=Path("unused"),
+        device="cpu",
+        num_threads=1,
+        num_gpu_blocks_override=32,
+        tensor_parallel_size=size,
+    )
+    make_runner(config)
+
+
+def test_heads_that_do_not_share_out(tiny: Callable[[str], TinyModel]) -> None:
+    with pytest.raises(ConfigError, match="4 attention heads and 2 KV heads evenly: set it to one of 1, 2, 4"):
+        load(tiny("llama").baked, 3)
+
+
+def test_a_rank_that_cannot_start_is_named(tiny: Callable[[str], TinyModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MODULE", "engine.no_such_rank")
+    with pytest.raises(RankLostError, match=r"rank 1 of tensor parallelism \(pid \d+\) ended with status 1"):
+        load(tiny("llama").baked, 2)
+
+
+def test_a_step_survives_the_way_to_another_rank() -> None:
+    arrays = StepArrays(
+        token_ids=np.array([5, 6, 7], dtype=np.int32),
+        positions=np.array([0, 1, 9], dtype=np.int32),
+        slots=np.array([32, 33, 1], dtype=np.int32),
+        query_start_loc=np.array([0, 2, 3], dtype=np.int32),
+        seq_lens=np.array([2, 10], dtype=np.int32),
+        block_tables=np.array([[2, 0, 0], [4, 0, 1]], dtype=np.int32),
+        sample_rows=np.array([2], dtype=np.int64),
+    )
+    work = Work(arrays, np.array([0, 1], dtype=np.int64))
+    found = decode_work(encode_work(work))
+    assert found.prompt_rows.tolist() == [0, 1]
+    for name in StepArrays.__slots__:
+        before, after = getattr(arrays, name), getattr(found.arrays, name)
+        assert after.dtype == before.dtype
+        assert after.tolist() == before.tolist()
