@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -101,6 +102,14 @@ def test_what_the_hub_refuses_is_one_clear_line(
     tmp_path: Path, hub: FakeHub, repository: str, revision: str, message: str
 ) -> None:
     _assert_one_line(_bake(tmp_path, repository, revision, HF_ENDPOINT=hub.url), tmp_path, message)
+
+
+def test_an_unsupported_quantization_is_refused_before_the_weights_are_downloaded(tmp_path: Path, hub: FakeHub) -> None:
+    config = tiny.config(quantization_config={"quant_method": "hqq"})
+    (hub.folder / "config.json").write_text(json.dumps(config))
+    done = _bake(tmp_path, "owner/tiny", HF_ENDPOINT=hub.url)
+    _assert_one_line(done, tmp_path, "quantization hqq is not supported; supported are awq")
+    assert hub.fetched == ["config.json"]
 
 
 def test_a_repository_without_safetensors_is_refused_before_the_download(tmp_path: Path, hub: FakeHub) -> None:
