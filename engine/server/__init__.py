@@ -118,7 +118,7 @@ class EngineServer:
         self.is_loading = True
         core = make_core(self._config, self.status.progress, self._make_runner, self._journal, self._suspects)
         core.on_grammar(lambda: self._inbox.put(Wake()))
-        core.on_fault(lambda fault: self._inbox.put(Stop(fault)))
+        core.on_fault(self._take_fault)
         core.warm_up()
         self._gate.watch(lambda: core.queue_load)
         # What was made so far lives as long as the process: the collector need not look at it again.
@@ -150,10 +150,14 @@ class EngineServer:
         finally:
             reporter.stop()
 
+    def _take_fault(self, fault: EngineError) -> None:
+        """In the thread that noticed it: the main thread may be waiting for what never comes."""
+        if isinstance(fault, RankLostError) and fault.is_own_fault:
+            autopsy.leave_note(self._config.journal_path, str(fault))
+        self._inbox.put(Stop(fault))
+
     def _fail(self, error: EngineError) -> int:
         self.status.set_failed(str(error))
-        if isinstance(error, RankLostError) and error.is_own_fault:
-            autopsy.leave_note(self._config.journal_path, str(error))
         logger.error("engine %s error=%s", "cannot start" if self.is_loading else "failed", error)
         return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAULT
 

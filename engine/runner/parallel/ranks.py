@@ -93,6 +93,8 @@ class Ranks:
         """What fails because a rank is lost is the error that names the rank."""
         try:
             yield
+        except EngineError:
+            raise
         except Exception:
             if self._processes:
                 self._is_lost.wait(EXPLANATION_S)
@@ -141,10 +143,10 @@ class Ranks:
                 return
             self._loss = loss
             report = self._report
-        self._is_lost.set()
         logger.error("%s", loss)
         if report is not None:
             report(loss)
+        self._is_lost.set()
         if not self._is_closed.wait(LAST_RESORT_S):
             logger.critical("the engine does not end by itself: %s", loss)
             os._exit(2 if isinstance(loss, ConfigError) else 1)
