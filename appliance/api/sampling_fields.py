@@ -16,6 +16,7 @@ from engine.messages import SamplingParams
 
 GREEDY_BELOW = 1e-5
 MAX_LOGPROB_TOKEN_IDS = 128
+MAX_STOP_CHARS = 32_768
 # Unknown fields are ignored; these are known, and an answer without them would not be the one that was asked for.
 UNSUPPORTED = {
     "use_beam_search": "is not supported",
@@ -124,10 +125,15 @@ class SamplingFields(ConstraintFields):
             raise refuse("stop", f"must have at most {settings.max_stop_strings} strings")
         if not all(self.stop_strings):
             raise refuse("stop", "must not hold an empty string")
+        if sum(map(len, self.stop_strings)) > MAX_STOP_CHARS:
+            raise refuse("stop", f"must have at most {MAX_STOP_CHARS} characters together")
 
     def _check_token_ids(self, vocab_size: int) -> None:
         for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
-            check_token_ids(name, getattr(self, name) or [], vocab_size)
+            token_ids = getattr(self, name) or []
+            if len(token_ids) > vocab_size:
+                raise refuse(name, f"must have at most as many ids as the vocabulary, {vocab_size}")
+            check_token_ids(name, token_ids, vocab_size)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise refuse("allowed_token_ids", "must not be empty")
         if self.logprob_token_ids is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from appliance.api.request_body import MAX_CONTAINERS
+from appliance.api.sampling_fields import MAX_STOP_CHARS
 from appliance.api.token_fields import MAX_BAD_WORD_CHARS
 from tests.api.conftest import MakeBox
 from tests.api.harness import Box, assert_error
@@ -49,6 +50,19 @@ async def test_large_tools_are_rendered(box: Box) -> None:
     messages = [{"role": "user", "content": "hi"}]
     response = await box.client.post("/tokenize", json={"messages": messages, "tools": [tool]})
     assert response.status_code == 200
+
+
+async def test_stop_strings_have_a_limit_of_characters(box: Box) -> None:
+    message = assert_error(await box.chat(stop=["x" * MAX_STOP_CHARS, "y"]), 400, "stop")
+    assert str(MAX_STOP_CHARS) in message
+    assert (await box.chat(stop=["x" * MAX_STOP_CHARS])).status_code == 200
+
+
+@pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids"])
+async def test_no_more_ids_than_there_are_tokens(box: Box, field: str) -> None:
+    message = assert_error(await box.chat(**{field: [5] * 49_153}), 400, field)
+    assert "49152" in message
+    assert (await box.chat(**{field: list(range(49_152))})).status_code == 200
 
 
 async def test_bad_words_have_a_limit_of_characters(box: Box) -> None:
