@@ -226,6 +226,12 @@ def _bench(words: Sequence[str]) -> int:
     return run_bench(words)
 
 
+def _key(words: Sequence[str]) -> int:
+    from appliance.keys.command import run_key
+
+    return run_key(words)
+
+
 def _add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     from appliance.doctor.command import add_arguments
 
@@ -364,6 +370,13 @@ COMMANDS: dict[str, Command] = {
         "breadbox check [MODEL …] [flags]",
         """examples:
   breadbox check ./qwen3 --port 8123 --chat-template ./template.jinja""",
+    ),
+    "key": Command(
+        "Make API keys for --api-key-file: new, hash, list.",
+        _no_arguments,
+        lambda args: 0,
+        "breadbox key COMMAND …",
+        run_words=_key,
     ),
     "bench": Command(
         "Measure a box or another server: serve, latency, throughput, startup, compare.",

@@ -29,6 +29,7 @@ def derive_settings(settings: Settings, run_dir: Path) -> Settings:
         run_dir=run_dir,
         uds=settings.uds.expanduser().absolute() if settings.uds else None,
         tool_parser_plugin=settings.tool_parser_plugin.expanduser().absolute() if settings.tool_parser_plugin else None,
+        api_key_file=settings.api_key_file.expanduser().absolute() if settings.api_key_file else None,
         chat_template=_absolute_if_file(settings.chat_template),
         generation_config=_absolute_if_file(settings.generation_config) or "auto",
         max_num_batched_tokens=settings.max_num_batched_tokens or default_token_budget(settings.device),

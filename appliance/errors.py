@@ -9,6 +9,7 @@
         ├── InvalidRequestError   400  invalid_request_error
         │   └── ContextLengthError 400 … code context_length_exceeded
         ├── AuthenticationError   401  authentication_error, code invalid_api_key
+        ├── PermissionDeniedError 403  permission_error, code insufficient_scope
         ├── NotFoundError         404  invalid_request_error … code model_not_found / not_found
         ├── MethodNotAllowedError 405
         ├── PayloadTooLargeError  413
@@ -17,6 +18,7 @@
         │   └── PoisonRequestError 500 … code poison_request
         ├── NotImplementedAPIError 501
         └── UnavailableError      503  service_unavailable, Retry-After
+            └── QueueFullError    503  … code queue_full
 """
 
 from __future__ import annotations
@@ -82,6 +84,14 @@ class AuthenticationError(APIError):
     default_code = "invalid_api_key"
 
 
+class PermissionDeniedError(APIError):
+    """403: the key is valid, but not for this."""
+
+    status = 403
+    type = "permission_error"
+    default_code = "insufficient_scope"
+
+
 class NotFoundError(APIError):
     """404: no such route or model."""
 
@@ -139,3 +149,13 @@ class UnavailableError(APIError):
     status = 503
     type = "service_unavailable"
     default_code = "service_unavailable"
+
+
+class QueueFullError(UnavailableError):
+    """503: as many requests wait for the engine as may; ``limit`` is the setting that says how many."""
+
+    default_code = "queue_full"
+
+    def __init__(self, message: str, limit: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.limit = limit

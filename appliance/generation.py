@@ -6,6 +6,7 @@ What tokens mean as text is `appliance.text.choice_decoder`'s job; printing even
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -16,13 +17,20 @@ from typing import Literal, Protocol, cast
 
 import msgspec
 
-from appliance.errors import APIError, InternalServerError, InvalidRequestError, PoisonRequestError, UnavailableError
+from appliance.errors import (
+    APIError,
+    InternalServerError,
+    InvalidRequestError,
+    PoisonRequestError,
+    QueueFullError,
+    UnavailableError,
+)
 from appliance.text.choice_decoder import ChoiceDecoder
 from appliance.text.events import Event, Finish
 from appliance.text.output_parser import OutputParser
 from appliance.text.tokenizer import Tokenizer
 from engine.errors import EngineLostError, EngineUnavailableError
-from engine.messages import GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
+from engine.messages import GenerateRequest, RequestGroup, RequestOutput, SamplingParams, TokenLogprobs
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +64,8 @@ class GenerationSpec:
     priority: int = 0
     cache_salt: str | None = None
     arrival_time: float = 0.0
+    tenant: str = ""  # whose it is
+    group: RequestGroup | None = None  # prompts that are taken or refused together; None: only this one's choices
 
 
 @dataclass
@@ -111,6 +121,7 @@ class Generation:
         self._waits_to_begin = waits_to_begin
         is_text_start = all(id in tokenizer.special_token_ids for id in spec.prompt_token_ids)
         self._choices = [_Choice(i, _make_decoder(tokenizer, spec, is_text_start, make_parser)) for i in range(spec.n)]
+        self._group = spec.group or _group_of([spec])
         self._events = self._run()
         self.num_prompt_tokens = len(spec.prompt_token_ids)
         self.num_cached_tokens: int | None = None
@@ -247,6 +258,9 @@ class Generation:
             arrival_time=spec.arrival_time or time.time(),
             priority=spec.priority,
             cache_salt=spec.cache_salt,
+            tenant=spec.tenant,
+            group=self._group,
+            was_admitted=choice.progress.num_resumes > 0,
         )
 
     def _note(self, output: RequestOutput) -> None:
@@ -279,6 +293,20 @@ class Generation:
             raise _unavailable(f"the engine did not come back within {self._engine_wait_s:g} s") from None
 
 
+def group_together(specs: list[GenerationSpec]) -> list[GenerationSpec]:
+    """The same, as one group: the engine takes all of them or none."""
+    group = _group_of(specs)
+    return [dataclasses.replace(spec, group=group) for spec in specs]
+
+
+def _group_of(specs: Sequence[GenerationSpec]) -> RequestGroup | None:
+    num_requests = sum(spec.n for spec in specs)
+    num_tokens = sum(spec.n * len(spec.prompt_token_ids) for spec in specs)
+    if num_requests == 1:
+        return None
+    return RequestGroup(group_id=specs[0].request_id, num_requests=num_requests, num_tokens=num_tokens)
+
+
 def _make_decoder(
     tokenizer: Tokenizer, spec: GenerationSpec, is_text_start: bool, make_parser: Callable[[], OutputParser] | None
 ) -> ChoiceDecoder:
@@ -298,6 +326,8 @@ def _error_of(output: RequestOutput) -> APIError:
         return _unavailable(output.error or "the model is not ready")
     if output.error_param is not None:
         return InvalidRequestError(output.error or "the request cannot be run", param=output.error_param)
+    if output.queue_limit is not None:
+        return QueueFullError(output.error or "the server is full", output.queue_limit, RETRY_AFTER_S)
     logger.error("engine failed request_id=%s error=%s", output.request_id, output.error)
     if output.is_poison:
         return PoisonRequestError(output.error or "the engine fails at this request")

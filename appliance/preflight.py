@@ -12,6 +12,7 @@ from pathlib import Path
 from appliance.baked_model import BakedModel
 from appliance.derived_settings import find_models, names_by_model
 from appliance.errors import ApplianceError, SettingsError
+from appliance.keys.key_file import KeyFileError, find_writers, read_keys
 from appliance.memory import available_memory_bytes, describe_bytes
 from appliance.settings import Settings
 from appliance.supervisor import run_dir
@@ -32,6 +33,7 @@ def find_problems(settings: Settings) -> list[str]:
         _check_models,
         _check_ranks,
         _check_memory,
+        _check_key_file,
         _check_chat_template,
         _check_generation_config,
         _check_parsers,
@@ -134,6 +136,19 @@ def _weights_bytes(baked: BakedModel, dtype: str) -> int:
     return (baked.path / _WEIGHTS).stat().st_size * _ITEMSIZE.get(dtype, 4) // stored
 
 
+def _check_key_file(settings: Settings) -> Iterator[str]:
+    if settings.api_key_file is None:
+        return
+    path = settings.api_key_file.expanduser()
+    try:
+        read_keys(path)
+    except KeyFileError as error:
+        yield f"--api-key-file: {error}"
+        return
+    if problem := find_writers(path):
+        yield f"--api-key-file: {problem}"
+
+
 def _check_chat_template(settings: Settings) -> Iterator[str]:
     if settings.chat_template is None:
         return
@@ -200,8 +215,8 @@ def _check_address(settings: Settings) -> Iterator[str]:
         yield f"--admin-port: {settings.admin_port} is the port of the box itself"
     elif settings.admin_port:
         yield from _check_port("--admin-port", settings.host, settings.admin_port)
-    if settings.lock_admin and not settings.api_key:
-        yield "--lock-admin: there is no key to lock it with; set --api-key"
+    if settings.lock_admin and not (settings.api_key or settings.api_key_file):
+        yield "--lock-admin: there is no key to lock it with; set --api-key or --api-key-file"
 
 
 def _check_port(flag: str, host: str, port: int) -> Iterator[str]:

@@ -52,7 +52,7 @@ def make_greeting(settings: Settings, names: list[list[str]]) -> str:
         "Try it:",
         f"  {make_curl(settings, names[0][0])}",
     ]
-    if settings.api_key:
+    if settings.api_key or settings.api_key_file:
         lines.insert(2, "  (with one of the API keys in $KEY)")
     if not settings.disable_page and not settings.uds:
         lines.append(f"or open {where}/ in a browser")
@@ -77,6 +77,6 @@ def make_curl(settings: Settings, name: str) -> str:
         f"{own_url(settings)}/v1/{path}",
     ]
     command = shlex.join([*words, "-H", "Content-Type: application/json"])
-    if settings.api_key:
+    if settings.api_key or settings.api_key_file:
         command += ' -H "Authorization: Bearer $KEY"'
     return f"{command} -d {shlex.quote(json.dumps(body))}"

@@ -50,10 +50,10 @@ class AccessMiddleware:
                 return await self.app(scope, receive, count)
             finally:
                 duration_s = time.monotonic() - record.started_s
-                self._count(scope, status, size, duration_s)
+                self._count(scope, status, size, duration_s, record)
                 self._log(scope, status, size, duration_s, record)
 
-    def _count(self, scope: Scope, status: int, size: int, duration_s: float) -> None:
+    def _count(self, scope: Scope, status: int, size: int, duration_s: float, record: RequestRecord) -> None:
         metrics, handler, method = self.metrics, get_handler(scope), get_method(scope)
         metrics.requests.labels(handler, method, f"{status // 100}xx").inc()
         metrics.duration_s.labels(handler, method).observe(duration_s)
@@ -65,6 +65,8 @@ class AccessMiddleware:
             metrics.disconnects.labels(handler).inc()
         if status in REJECTIONS:
             metrics.rejected.labels(get_rejection(scope, status)).inc()
+        if "queue_limit" in scope["state"]:
+            metrics.admission_rejections.labels(record.model, scope["state"]["queue_limit"]).inc()
 
     @staticmethod
     def _log(scope: Scope, status: int, size: int, duration_s: float, record: RequestRecord) -> None:

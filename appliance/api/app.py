@@ -103,7 +103,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         for model in state.models:
             await model.engine.start()
             stack.push_async_callback(model.engine.close)
-        jobs = [state.drain.run(), *(model.adopt_engine_facts() for model in state.models)]
+        jobs = [state.drain.run(), state.keys.run(), *(model.adopt_engine_facts() for model in state.models)]
         tasks = [asyncio.create_task(job) for job in jobs]
         stack.push_async_callback(_cancel, tasks)
         # What was made at start lives for ever: the collector need not look at it again.

@@ -6,42 +6,19 @@ what is not exactly an open path needs a key, whether a route exists there or no
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Iterable
-
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from appliance.api.page.files import PATHS as PAGE_PATHS
-from appliance.errors import AuthenticationError
+from appliance.api.wrong_keys import WrongKeys
+from appliance.errors import AuthenticationError, PermissionDeniedError
+from appliance.keys.api_key import INFERENCE, METRICS, MODELS, ApiKey
+from appliance.keys.key_store import KeyStore
 
 # The page holds nothing; it asks the other routes with the key that it is given.
 OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"}) | PAGE_PATHS
 ADMIN_PATHS = frozenset({"/metrics", "/load"})  # open on the admin port
-
-
-class KeyRing:
-    """The configured keys as digests: equal length, so comparing tells nothing about them."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key.encode()) for key in keys if key]
-
-    def __bool__(self) -> bool:
-        return bool(self._digests)
-
-    def holds(self, key: str) -> bool:
-        """Whether `key`, as a header holds it, is one of ours; all are compared, so the time does not say which."""
-        # Header values arrive as latin-1 text; the client meant these bytes.
-        digest = _digest(key.encode("latin-1"))
-        found = False
-        for known in self._digests:
-            found |= hmac.compare_digest(digest, known)
-        return found
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+_MODELS_PATH = "/v1/models"
 
 
 def get_key(headers: Headers) -> str | None:
@@ -64,16 +41,22 @@ def _is_admin(scope: Scope) -> bool:
 
 
 class KeyMiddleware:
-    """Refuses requests without a valid key. CORS preflights carry none by design and reach no route."""
+    """Refuses requests without a key that is valid for them.
 
-    def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
+    CORS preflights carry none by design and reach no route.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.keys = keys
+        self._wrong_keys = WrongKeys()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises AuthenticationError."""
+        """Puts ``api_key`` and ``key_name`` into the request's state. Raises AuthenticationError."""
         if scope["type"] in ("http", "websocket") and not self._is_open(scope):
-            self._check(Headers(scope=scope))
+            key = await self._identify(scope)
+            state = scope.setdefault("state", {})
+            state["api_key"], state["key_name"] = key, key.name
+            _check_scope(key, get_route_path(scope))
         await self.app(scope, receive, send)
 
     @staticmethod
@@ -81,9 +64,29 @@ class KeyMiddleware:
         path = get_route_path(scope)
         return scope.get("method") == "OPTIONS" or path in OPEN_PATHS or (path in ADMIN_PATHS and _is_admin(scope))
 
-    def _check(self, headers: Headers) -> None:
-        key = get_key(headers)
-        if key is None:
+    async def _identify(self, scope: Scope) -> ApiKey:
+        secret = get_key(Headers(scope=scope))
+        if secret is None:
             raise AuthenticationError("no API key was sent; send it as 'Authorization: Bearer KEY'")
-        if not self.keys.holds(key):
+        keys: KeyStore = scope["app"].state.api.keys
+        key = keys.ring.find(secret)
+        if key is None:
+            await self._wrong_keys.slow_down(scope)
             raise AuthenticationError("the API key is not valid")
+        if key.is_expired:
+            scope["state"]["key_name"] = key.name
+            raise AuthenticationError("the API key has expired", code="expired_api_key")
+        return key
+
+
+def _check_scope(key: ApiKey, path: str) -> None:
+    """Raises PermissionDeniedError."""
+    needed = _needed_scope(path)
+    if needed not in key.scopes:
+        raise PermissionDeniedError(f"the API key is not valid for this: it has not got the scope {needed}")
+
+
+def _needed_scope(path: str) -> str:
+    if path in ADMIN_PATHS:
+        return METRICS
+    return MODELS if path == _MODELS_PATH or path.startswith(_MODELS_PATH + "/") else INFERENCE

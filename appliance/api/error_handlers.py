@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from appliance.errors import (
     NotFoundError,
     PayloadTooLargeError,
     PoisonRequestError,
+    QueueFullError,
 )
 
 logger = logging.getLogger(__name__)
@@ -73,12 +75,14 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
     headers = {}
     if scope is not None:
         scope["state"]["error_code"] = error.code
+        if isinstance(error, QueueFullError):
+            scope["state"]["queue_limit"] = error.limit
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, PoisonRequestError):
         headers["x-should-retry"] = "false"  # the clients of OpenAI and Anthropic would try again by themselves
     if error.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     encode = _find_envelope(scope) if scope else None
     if scope is None or encode is None:
         return Response(encode_error(error), error.status, headers, media_type="application/json")

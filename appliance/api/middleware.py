@@ -16,10 +16,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.api.access import AccessMiddleware
-from appliance.api.auth import KeyMiddleware, KeyRing
+from appliance.api.auth import KeyMiddleware
 from appliance.api.error_handlers import as_api_error, error_response, handle_client_gone
 from appliance.api.load import LoadMiddleware
 from appliance.api.middleware_plugins import load_plugins
+from appliance.api.rate_limits import HEADERS as RATE_LIMIT_HEADERS
+from appliance.api.rate_limits import RateLimitMiddleware
 from appliance.api.request_ids import HEADER, clean_request_id, make_request_id
 from appliance.errors import InvalidRequestError
 from appliance.metrics import ApiMetrics
@@ -111,7 +113,7 @@ def _cors(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
         allow_methods=settings.allowed_methods,
         allow_headers=settings.allowed_headers,
         allow_credentials=settings.allow_credentials,
-        expose_headers=("x-request-id", "retry-after"),
+        expose_headers=("x-request-id", "retry-after", *RATE_LIMIT_HEADERS),
     )
 
 
@@ -120,8 +122,11 @@ def _load(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
 
 
 def _keys(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
-    keys = KeyRing(settings.api_key)
-    return Middleware(KeyMiddleware, keys=keys) if keys else None
+    return Middleware(KeyMiddleware) if settings.api_key or settings.api_key_file else None
+
+
+def _limits(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
+    return Middleware(RateLimitMiddleware) if settings.api_key_file else None
 
 
 MIDDLEWARE: tuple[Callable[[Settings, ApiMetrics], Middleware | None], ...] = (
@@ -131,7 +136,7 @@ MIDDLEWARE: tuple[Callable[[Settings, ApiMetrics], Middleware | None], ...] = (
     _cors,
     lambda settings, metrics: Middleware(ErrorMiddleware),
 )
-INNER_MIDDLEWARE = (_keys, _load)
+INNER_MIDDLEWARE = (_keys, _limits, _load)
 
 
 def make_middleware(settings: Settings, metrics: ApiMetrics) -> list[Middleware]:

@@ -18,7 +18,6 @@ from appliance.api.event_loop import off_loop
 from appliance.api.state import get_state
 from appliance.errors import InvalidRequestError, PayloadTooLargeError
 
-MAX_DEPTH = 128
 # Making a million of them takes a second in which nothing else runs; no conversation has a tenth of these.
 MAX_CONTAINERS = 100_000
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # anything else in a header is ignored
@@ -49,7 +48,8 @@ async def _read(request: Request) -> tuple[dict[str, Any], int]:
     """The object, and how many bytes it was."""
     _check_content_type(request)
     body = await read_bytes(request, get_state(request).max_body_bytes)
-    value = await off_loop(len(body), lambda: parse_json(body))
+    max_depth = get_state(request).settings.max_json_depth
+    value = await off_loop(len(body), lambda: parse_json(body, max_depth))
     priority = request.headers.get("x-vllm-priority", "")
     if _INTEGER.fullmatch(priority):
         value["priority"] = int(priority)
@@ -80,7 +80,7 @@ def _check_content_type(request: Request) -> None:
         raise InvalidRequestError("the content type must be application/json")
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes, max_depth: int) -> dict[str, Any]:
     """The JSON object in `body`. Raises InvalidRequestError."""
     # Counting brackets is a cheap upper bound: some may be in strings.
     num_brackets = body.count(b"[") + body.count(b"{")
@@ -94,8 +94,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise InvalidRequestError("the request body is not valid JSON") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("the request body must be a JSON object")
-    if num_brackets > MAX_DEPTH:
-        check_depth(value, MAX_DEPTH)
+    if num_brackets > max_depth:
+        check_depth(value, max_depth)
     return value
 
 

@@ -56,6 +56,11 @@ class RequestRecord:
             "priority": spec.priority,
         }
 
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated so far, over all choices."""
+        return sum(num for generation in self.generations for num in generation.num_output_tokens)
+
     def facts(self) -> dict[str, Any]:
         """For the log; empty where nothing was generated."""
         if not self.generations:

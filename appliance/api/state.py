@@ -22,6 +22,8 @@ from appliance.api.served_model import ServedModel, ServedModels
 from appliance.api.streaming import StreamingOptions
 from appliance.box_facts import STUCK_FILE
 from appliance.generation import Generation, GenerationSpec
+from appliance.keys.key_limits import KeyLimiter
+from appliance.keys.key_store import KeyStore
 from appliance.metrics import ApiMetrics
 from appliance.settings import Settings
 from appliance.text.output_parser import OutputParser
@@ -38,12 +40,18 @@ class ApiState:
     models: ServedModels
     envelopes: Mapping[str, Envelope] = field(default_factory=dict)  # of paths whose errors do not look like OpenAI's
     drain: Drain = field(init=False)
+    keys: KeyStore = field(init=False)
+    limiter: KeyLimiter = field(init=False)
     metrics: ApiMetrics = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        """The drain file is in the run directory."""
-        self.drain = Drain(self.settings.run_dir)
+        """What the API workers share is in the run directory."""
+        settings = self.settings
+        self.drain = Drain(settings.run_dir)
+        folder = None if settings.run_dir is None else settings.run_dir / "keys"
+        self.keys = KeyStore(settings.api_key, settings.api_key_file, folder)
+        self.limiter = KeyLimiter(folder)
         self.metrics = ApiMetrics(self.settings, [model.name for model in self.models])
 
     @property
@@ -67,11 +75,14 @@ class ApiState:
     ) -> Generation:
         """A generation that is taken up again as the settings allow; the HTTP request's log line tells of it."""
         record = get_record()
+        if record:
+            # The caller's id leads to the engine's log lines, ours keeps it unique.
+            request_id = f"{record.request_id}/{spec.request_id}"
+            spec = dataclasses.replace(spec, request_id=request_id, tenant=record.state.get("key_name", ""))
         generation = Generation(
             model.engine,
             model.tokenizer,
-            # The caller's id leads to the engine's log lines, ours keeps it unique.
-            dataclasses.replace(spec, request_id=f"{record.request_id}/{spec.request_id}") if record else spec,
+            spec,
             max_resumes=self.settings.max_resumes,
             engine_wait_s=self.settings.engine_wait,
             waits_to_begin=model.was_ready,

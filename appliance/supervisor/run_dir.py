@@ -23,7 +23,7 @@ _MIN_AGE_S = 60.0
 _FILES = ("settings.json", "progress.json", "draining", "not-ready")
 TEMPORARY = "tmp"  # the programs' TMPDIR
 _JOURNALS = "journal"
-_SUBDIRS = ("responses", "log", "programs", "prometheus", "nginx", "worker", _JOURNALS, TEMPORARY)
+_SUBDIRS = ("responses", "keys", "log", "programs", "prometheus", "nginx", "worker", _JOURNALS, TEMPORARY)
 
 
 class RunDir:

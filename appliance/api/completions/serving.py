@@ -14,12 +14,13 @@ from appliance.api.completions.schemas import CompletionRequest, Prompt
 from appliance.api.generation_spec import make_spec
 from appliance.api.logprobs import CompletionLogprobs, TokenPrinter, prompt_logprobs
 from appliance.api.prompt import encode_prompt, fit_prompt, limit_output
+from appliance.api.rate_limits import charge_prompt
 from appliance.api.request_ids import make_object_id
 from appliance.api.served_model import ServedModel
 from appliance.api.state import ApiState
 from appliance.api.usage import make_usage
 from appliance.errors import InternalServerError
-from appliance.generation import Generation, GenerationSpec
+from appliance.generation import Generation, GenerationSpec, group_together
 from appliance.text.events import Content, Event, Finish, Reasoning
 from engine.messages import TokenLogprobs
 
@@ -72,11 +73,12 @@ async def start_completion(request: CompletionRequest, state: ApiState) -> Compl
     token_ids = [await _encode(prompt, model, request) for prompt in prompts]
     object_id = make_object_id("cmpl")
     specs = [_make_spec(request, model, ids, f"{object_id}-{number}") for number, ids in enumerate(token_ids)]
+    await charge_prompt(sum(map(len, token_ids)))
     return CompletionJob(
         request=request,
         model=model,
         prompts=prompts,
-        generations=[state.make_generation(model, spec) for spec in specs],
+        generations=[state.make_generation(model, spec) for spec in group_together(specs)],
         prompt_token_ids=token_ids,
         printer=state.make_printer(model, request),
         reports_cached=state.settings.enable_prompt_tokens_details,

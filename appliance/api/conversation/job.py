@@ -13,6 +13,7 @@ from appliance.api.conversation.schemas import ChatRequest
 from appliance.api.generation_spec import make_spec
 from appliance.api.logprobs import TokenPrinter
 from appliance.api.prompt import fit_prompt, limit_output
+from appliance.api.rate_limits import charge_prompt
 from appliance.api.request_ids import make_object_id
 from appliance.api.served_model import ServedModel
 from appliance.api.state import ApiState
@@ -93,6 +94,7 @@ async def start_chat(request: ChatRequest, state: ApiState, caller: Caller | Non
     spec = constrain(spec, request, state.parsers, prompt.text, model.tokenizer)
     on_tools = state.metrics.tool_call_counter(model.name, caller.request_type, is_streamed=caller.is_streamed)
     make_parser = make_parser_factory(request, state.parsers, prompt.text, on_tools)
+    await charge_prompt(len(token_ids))
     return ChatJob(
         request=request,
         model=model,

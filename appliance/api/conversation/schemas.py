@@ -68,7 +68,11 @@ class PromptFields(RequestFields):
         return self
 
     def follow(self, settings: Settings) -> None:
-        """Take over the box's template variables. Raises InvalidRequestError where a template is not welcome."""
+        """Take over the box's template variables. Raises InvalidRequestError where a template is not welcome, or where
+        there are too many tools.
+        """
+        if len(self.tools) > settings.max_tools:
+            raise refuse("tools", f"must be at most {settings.max_tools} tools")
         if self.chat_template is not None and not settings.trust_request_chat_template:
             raise refuse(
                 "chat_template", "is not accepted: the server was started without --trust-request-chat-template"

@@ -1,0 +1,1 @@
+"""API keys: the file that holds them, who a presented key is, and what each may do and has used."""
