@@ -61,6 +61,12 @@ def test_the_gpu_profile() -> None:
     assert services["appliance-gpu"]["environment"]["BREADBOX_DEVICE"] == "cuda"
 
 
+def test_a_model_over_two_gpus() -> None:
+    service = config("gpu", APPLIANCE_GPUS="2")["services"]["appliance-gpu"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+    assert service["environment"]["BREADBOX_TENSOR_PARALLEL_SIZE"] == "2"
+
+
 def test_everything_in_the_example_file_is_used() -> None:
     text = (ROOT / "compose.yaml").read_text()
     names = re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE)
