@@ -1,7 +1,8 @@
 """What the metrics tell about a box as a whole, read at each scrape: version, drain, restarts, memory of its programs.
 
 Every start of a program is a line with its pid in ``<run dir>/prometheus/<program>.starts`` (`supervisor.launch` and
-gunicorn's hook write them), so that restarts are counted exactly, whoever of the box is restarted.
+gunicorn's hook write them), so that restarts are counted exactly, whoever of the box is restarted. Of nginx's workers
+the deaths are known (`supervisor.nginx_log`), each of which nginx answers with a start.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ API_WORKER = "api-worker"
 DRAINING_FILE = "draining"  # holds the deadline of a box that goes down
 NOT_READY_FILE = "not-ready"  # an operator took the box out of rotation: `breadbox drain`
 STUCK_FILE = "stuck"  # an engine does not come back: only a new container would help
+NGINX_WORKER = "nginx-worker"
+NGINX_WORKER_DEATHS = f"prometheus/{NGINX_WORKER}.deaths"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -42,8 +45,8 @@ class BoxFacts(Collector):
         yield build
         if self._run_dir is not None:
             yield self._draining(self._run_dir)
-            pids = {program: _read_starts(self._run_dir, program) for program in self._starts}
-            yield self._restarts(pids)
+            pids = {program: _read_pids(self._run_dir / "prometheus" / f"{program}.starts") for program in self._starts}
+            yield self._restarts(self._run_dir, pids)
             yield from _processes(pids)
 
     @staticmethod
@@ -52,16 +55,17 @@ class BoxFacts(Collector):
         family.add_metric([], any((run_dir / name).exists() for name in (DRAINING_FILE, NOT_READY_FILE)))
         return family
 
-    def _restarts(self, pids: dict[str, list[int]]) -> Metric:
+    def _restarts(self, run_dir: Path, pids: dict[str, list[int]]) -> Metric:
         family = CounterMetricFamily("breadbox:restarts", "Times a program was started again.", labels=["program"])
         for program, starts in pids.items():
             family.add_metric([program], max(0, len(starts) - self._starts[program]))
+        family.add_metric([NGINX_WORKER], len(_read_pids(run_dir / NGINX_WORKER_DEATHS)))
         return family
 
 
-def _read_starts(run_dir: Path, program: str) -> list[int]:
+def _read_pids(file: Path) -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(line) for line in (run_dir / "prometheus" / f"{program}.starts").read_text().split()]
+        return [int(line) for line in file.read_text().split()]
     return []
 
 

@@ -25,6 +25,7 @@ from appliance.supervisor.control import ProgramState, Supervisord, SupervisordG
 from appliance.supervisor.hang_watch import HangWatch
 from appliance.supervisor.liveness import Liveness
 from appliance.supervisor.log_pipes import LogPipe
+from appliance.supervisor.nginx_log import NginxLog
 from appliance.supervisor.orphans import adopt_orphans, end_orphans
 from appliance.supervisor.progress_file import ProgressFile
 from appliance.supervisor.readiness import EngineProgress, Readiness
@@ -109,9 +110,11 @@ class Box:
 
     def _open_pipes(self) -> None:
         programs = [f"engine-{index}" for index in range(len(self._settings.model))]
-        for name in (*programs, "api", "nginx"):
-            self._pipes[name] = LogPipe(self._run_dir / "log" / name, self._console.log)
-        self._pipes[_SUPERVISORD] = LogPipe(self._run_dir / "log" / _SUPERVISORD, self._log_of_supervisord)
+        forwards = dict.fromkeys((*programs, "api"), self._console.log)
+        forwards["nginx"] = NginxLog(self._run_dir, self._console.log).read
+        forwards[_SUPERVISORD] = self._log_of_supervisord
+        for name, forward in forwards.items():
+            self._pipes[name] = LogPipe(self._run_dir / "log" / name, forward)
 
     def _log_of_supervisord(self, line: bytes) -> None:
         killed = _KILLED.search(line)

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.box_facts import NGINX_WORKER_DEATHS
 from appliance.errors import SettingsError
 from appliance.settings import Settings, from_json
 from appliance.supervisor.console import Console
 from appliance.supervisor.control import ProgramState
 from appliance.supervisor.log_pipes import LogPipe
+from appliance.supervisor.nginx_log import NginxLog
 from appliance.supervisor.readiness import own_url
 from appliance.supervisor.rendering import listen_address, render_box
 from appliance.supervisor.run_dir import open_run_dir
@@ -100,6 +102,20 @@ def test_rendered_files(folder: Path) -> None:
 def test_addresses(knobs: dict[str, object], address: str, url: str) -> None:
     settings = Settings(port=80, **knobs)  # type: ignore[arg-type]
     assert (listen_address(settings), own_url(settings)) == (address, url)
+
+
+def test_the_deaths_of_nginx_workers_are_noted(folder: Path) -> None:
+    (folder / "prometheus").mkdir()
+    lines: list[bytes] = []
+    log = NginxLog(folder, lines.append)
+    for words in (
+        b"[notice] 9#9: worker process 11 exited with code 0",
+        b"[alert] 9#9: worker process 12 exited on signal 9",
+        b"[alert] 9#9: worker process 13 exited with code 1",
+    ):
+        log.read(b"2026/11/29 19:52:37 " + words)
+    assert len(lines) == 3
+    assert (folder / NGINX_WORKER_DEATHS).read_text().split() == ["12", "13"]
 
 
 async def test_log_pipes_pass_lines_on_and_remember_the_reason(folder: Path) -> None:
