@@ -30,30 +30,11 @@ from engine.sampling.device import DeviceSampler
 from engine.sampling.sampler import Sampler
 from engine.step import StepInput, StepRow
 from tests.model.driver import make_prompts, make_request
+from tests.model.recorded_graphs import RecordingBackend
 from tests.tiny_models import VOCAB_SIZE, TinyModel
 
 CPU = torch.device("cpu")
 NUM_BLOCKS = 64
-
-
-class RecordedGraph:
-    """Runs again what was captured: it reads the same buffers and writes the same output, as a graph does."""
-
-    def __init__(self, run: Callable[[], Tensor]) -> None:
-        self._run, self.output, self.replays = run, run(), 0
-
-    def replay(self) -> None:
-        self.replays += 1
-        self.output.copy_(self._run())
-
-
-class RecordingBackend:
-    def __init__(self) -> None:
-        self.graphs: list[RecordedGraph] = []
-
-    def capture(self, run: Callable[[], Tensor]) -> RecordedGraph:
-        self.graphs.append(RecordedGraph(run))
-        return self.graphs[-1]
 
 
 class Gib:

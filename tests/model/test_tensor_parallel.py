@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from appliance.bake import bake
 from engine.config import EngineConfig, SpeculationConfig
 from engine.errors import ConfigError, RankLostError
+from engine.layers.group import Alone, Group
 from engine.messages import RequestOutput
 from engine.runner import make_runner
 from engine.runner.forward_pass import Work
-from engine.runner.inputs import StepArrays
+from engine.runner.gpu import make_gpu_forward_pass
+from engine.runner.inputs import StepArrays, make_arrays
+from engine.runner.model_loading import ModelLoading
 from engine.runner.parallel import process
+from engine.runner.parallel.ranks import Ranks
 from engine.runner.parallel.step_bytes import decode_work, encode_work
-from tests.model.driver import Engine, make_prompts, make_request
+from engine.step import StepInput, StepRow
+from tests.model.driver import SAMPLING, Engine, make_prompts, make_request
+from tests.model.recorded_graphs import RecordingBackend
 from tests.model.truth import relative_error
 from tests.tiny_models import VOCAB_SIZE, TinyModel
 
@@ -33,6 +44,8 @@ KINDS = (
     {"temperature": 0.8, "seed": -5, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.1, "prompt_logprobs": 1},
 )
 REQUESTS = [make_request(str(i), prompt, max_tokens=24, **KINDS[i % 3]) for i, prompt in enumerate(PROMPTS)]
+
+PATIENCE_S = 60.0
 
 GetEngine = Callable[[str], Engine]
 
@@ -55,6 +68,15 @@ def two_ranks(tiny: Callable[[str], TinyModel]) -> Iterator[GetEngine]:
 @pytest.fixture(scope="module")
 def one_rank(tiny: Callable[[str], TinyModel]) -> GetEngine:
     return cache(lambda name: Engine(tiny(name).baked, "cpu"))
+
+
+def make_config(baked: Path, **config: Any) -> EngineConfig:
+    defaults: dict[str, Any] = {"device": "cpu", "num_threads": 1, "num_gpu_blocks_override": 32}
+    return EngineConfig(model_path=baked, socket_path=Path("unused"), **(defaults | config))
+
+
+def ignore(phase: str, percent: float) -> None:
+    """No progress wanted."""
 
 
 def assert_same(found: dict[str, RequestOutput], expected: dict[str, RequestOutput]) -> None:
@@ -129,27 +151,89 @@ def test_three_ranks_of_the_default_model_keep_their_order(shipped_model: Path) 
         engine.runner.close()
 
 
-def load(baked: Path, size: int) -> None:
-    config = EngineConfig(
-        model_path=baked,
-        socket_path=Path("unused"),
-        device="cpu",
-        num_threads=1,
-        num_gpu_blocks_override=32,
-        tensor_parallel_size=size,
-    )
-    make_runner(config)
+# --- what a GPU's ranks do, without GPUs ---
+
+
+class ThreadGroup:
+    """A `Group` whose ranks are threads."""
+
+    size = 2
+
+    def __init__(self, rank: int, parts: list[Tensor | None], barrier: threading.Barrier) -> None:
+        self.rank, self._parts, self._barrier = rank, parts, barrier
+
+    def sum_(self, x: Tensor) -> None:
+        x.copy_(self.gather(x).sum(0))
+
+    def gather(self, x: Tensor) -> Tensor:
+        self._parts[self.rank] = x.clone()
+        self._barrier.wait(PATIENCE_S)
+        gathered = torch.stack([part for part in self._parts if part is not None])
+        self._barrier.wait(PATIENCE_S)
+        return gathered
+
+
+def test_graphs_of_two_ranks_are_captured_and_replayed_in_step(tiny: Callable[[str], TinyModel]) -> None:
+    baked = tiny("qwen3").baked
+    config = make_config(baked, max_num_seqs=6, max_num_batched_tokens=48, max_model_len=64, tensor_parallel_size=2)
+    alone = ModelLoading(dataclasses.replace(config, tensor_parallel_size=1), ignore, "reference")
+    parts: list[Tensor | None] = [None, None]
+    barrier = threading.Barrier(2)
+    decode = [StepRow(str(i), [7 * i + 3], [], 0, 1, [i], SAMPLING, samples=True) for i in range(5)]
+    prompt = StepRow("p", list(range(20)), [], 0, 20, [6, 7], SAMPLING, samples=True)
+    works = [Work(make_arrays(StepInput(rows), 16), np.arange(0)) for rows in (decode, [prompt], decode[:3])]
+
+    def run(loading: ModelLoading, group: Group) -> tuple[list[Tensor], int]:
+        backend = RecordingBackend()
+        forward = make_gpu_forward_pass(loading.plan, loading.load_model(group), 16, ignore, backend)
+        logits = []
+        with torch.inference_mode():
+            for work in works:
+                sampled = forward.run(work).sampled
+                assert sampled is not None
+                logits.append(sampled.clone())
+        return logits, sum(graph.replays for graph in backend.graphs)
+
+    expected, _ = run(alone, Alone())
+    with ThreadPoolExecutor(2) as pool:
+        loadings = [ModelLoading(config, ignore, "reference", rank) for rank in range(2)]
+        groups = [ThreadGroup(rank, parts, barrier) for rank in range(2)]
+        results = list(pool.map(run, loadings, groups))
+    for found, num_replays in results:
+        assert num_replays == 2  # of three steps; one is a prefill
+        errors = [relative_error(logits, right) for logits, right in zip(found, expected, strict=True)]
+        assert max(errors) < 1e-5
+
+
+def test_the_kv_cache_fits_the_fullest_rank() -> None:
+    @dataclasses.dataclass
+    class Reporting:
+        num_blocks: int
+
+        def wait(self, phase: str) -> None:
+            assert phase == "loaded"
+
+        def wait_count(self) -> int:
+            return self.num_blocks
+
+    ranks = Ranks()
+    ranks._processes = [Reporting(70), Reporting(50)]  # type: ignore[list-item]
+    assert ranks.fewest_blocks(lambda: 60) == 50
+    assert ranks.fewest_blocks(lambda: 40) == 40
+
+
+# --- what cannot be ---
 
 
 def test_heads_that_do_not_share_out(tiny: Callable[[str], TinyModel]) -> None:
     with pytest.raises(ConfigError, match="4 attention heads and 2 KV heads evenly: set it to one of 1, 2, 4"):
-        load(tiny("llama").baked, 3)
+        make_runner(make_config(tiny("llama").baked, tensor_parallel_size=3))
 
 
 def test_a_rank_that_cannot_start_is_named(tiny: Callable[[str], TinyModel], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MODULE", "engine.no_such_rank")
     with pytest.raises(RankLostError, match=r"rank 1 of tensor parallelism \(pid \d+\) ended with status 1"):
-        load(tiny("llama").baked, 2)
+        make_runner(make_config(tiny("llama").baked, tensor_parallel_size=2))
 
 
 def test_a_step_survives_the_way_to_another_rank() -> None:

@@ -52,11 +52,9 @@ class Ranks:
         from engine.runner.parallel.group import join_group
 
         self._wait("started")
-        group = join_group(
-            0, len(self._processes) + 1, plan.device, self._store_fd, keeps_order=plan.is_batch_invariant
-        )
-        self._close_store()
-        return group
+        size = len(self._processes) + 1
+        # The store's file stays open: libraries look into it again, by the number, as long as they live.
+        return join_group(0, size, plan.device, self._store_fd, keeps_order=plan.is_batch_invariant)
 
     def fewest_blocks(self, count: Callable[[], int]) -> int:
         """The KV blocks that every rank has room for; `count` finds rank 0's, when all have loaded."""
@@ -117,9 +115,6 @@ class Ranks:
         for process in self._processes:
             process.end() if patience_s is None else process.end(patience_s)
         self._processes.clear()
-        self._close_store()
-
-    def _close_store(self) -> None:
         if self._store_fd is not None:
             os.close(self._store_fd)
             self._store_fd = None
