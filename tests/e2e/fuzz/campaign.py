@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,14 +16,22 @@ from urllib.parse import urlsplit
 import httpx
 
 from tests.e2e.fuzz import raw_http
+from tests.e2e.fuzz.attacks import MARK, Attack, make_attack, perform
 from tests.e2e.fuzz.bodies import VALID, make_body
 from tests.e2e.fuzz.damage import CONTENT_TYPES, damage
+from tests.e2e.fuzz.grammars import constrain
 from tests.e2e.fuzz.limits import limit
 
 ANSWER_WITHIN_S = 60.0
 RAW_WITHIN_S = 5.0
+ATTACK_WITHIN_S = 1.0  # a proxy that still waits for a body's end will say nothing
+NUM_LOOKS = 30
 NOT_OUR_HTTP = (501, 505)  # a transfer coding, a version of HTTP that nobody speaks: only the proxy says these
 CANARY = {"messages": [{"role": "user", "content": "Say OK"}], "max_tokens": 8, "temperature": 0}
+# A route's requests as they are: what the others are compared with.
+_GENERATING = ("/v1/chat/completions", "/v1/completions", "/invocations")
+_STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3}) ")
+_LEAKS = (b"root:x:", b"\nX-Injected:", b'"run_dir"')
 _BROKEN_EVENT = re.compile(r'"(server_error|api_error|internal_error)"')
 
 
@@ -54,9 +63,17 @@ class Report:
 
 
 class Campaign:
-    """One run; the same seed sends the same requests."""
+    """One run; the same seed sends the same requests. `look` is called now and then with how many were sent."""
 
-    def __init__(self, base_url: str, key: str | None, seed: int, concurrency: int = 8) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None,
+        seed: int,
+        concurrency: int = 8,
+        look: Callable[[int], None] = lambda num_sent: None,
+    ) -> None:
+        self._look = look
         self._url = base_url.rstrip("/")
         self._key = key or "none"
         self._rng = random.Random(seed)
@@ -75,8 +92,10 @@ class Campaign:
             self._model = (await self._client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
             self._paths = [path for path in VALID if path in self._document["paths"]]
             canary, restarts = await self._ask_canary(), await self._count_restarts()
-            todo = iter(range(num_requests))
-            await asyncio.gather(*(self._work(todo) for _ in range(self._concurrency)))
+            for start in range(0, num_requests, per_look := -(-num_requests // NUM_LOOKS)):
+                todo = iter(range(start, min(start + per_look, num_requests)))
+                await asyncio.gather(*(self._work(todo) for _ in range(self._concurrency)))
+                self._look(start + per_look)
             self.report.is_canary_unchanged = await self._ask_canary() == canary
             self.report.restarts = await self._count_restarts() - restarts
         self.report.seconds = time.monotonic() - started
@@ -84,17 +103,27 @@ class Campaign:
 
     async def _work(self, todo: Any) -> None:
         for _ in todo:
-            kind = self._rng.random()
-            if kind < 0.1:
-                await self._send_raw(raw_http.make_request(self._rng, self._key))
-                continue
-            path = self._rng.choice(self._paths)
-            body = json.dumps(limit(make_body(self._rng, path, self._document, self._model))).encode()
-            headers = {"content-type": "application/json"}
-            if kind < 0.35:
-                body = damage(self._rng, body)
-                headers = {"content-type": self._rng.choice(CONTENT_TYPES)}
-            await self._send(path, body, headers)
+            await self._rng.choices(_KINDS, _WEIGHTS)[0](self)
+
+    async def _send_made(self) -> None:
+        path = self._rng.choice(self._paths)
+        await self._send(path, self._make(path), {"content-type": "application/json"})
+
+    async def _send_damaged(self) -> None:
+        path = self._rng.choice(self._paths)
+        body = damage(self._rng, self._make(path))
+        await self._send(path, body, {"content-type": self._rng.choice(CONTENT_TYPES)})
+
+    async def _send_constrained(self) -> None:
+        path = self._rng.choice([path for path in _GENERATING if path in self._paths])
+        body = constrain(self._rng, path, VALID[path] | {"model": self._model})
+        await self._send(path, json.dumps(limit(body)).encode(), {"content-type": "application/json"})
+
+    async def _send_barely_http(self) -> None:
+        await self._send_raw(raw_http.make_request(self._rng, self._key))
+
+    def _make(self, path: str) -> bytes:
+        return json.dumps(limit(make_body(self._rng, path, self._document, self._model))).encode()
 
     async def _send(self, path: str, body: bytes, headers: dict[str, str]) -> None:
         try:
@@ -114,11 +143,36 @@ class Campaign:
         elif status >= 400 and not _is_envelope(text):
             self._note(path, body, f"status {status} without the envelope: {text[:300]}")
 
-    async def _send_raw(self, request: bytes) -> None:
+    async def _send_attack(self) -> None:
+        attack = make_attack(self._rng, self._key)
+        answer = await perform(*self._address, attack, ATTACK_WITHIN_S)
+        statuses = [int(status) for status in _STATUS_LINE.findall(answer)]
+        self.report.statuses[statuses[0] if statuses else 0] += 1
+        self._judge_attack(attack, answer, statuses)
+        # Whoever is next on a connection behind the proxy must get his own answer.
+        for _ in range(2):
+            response = await self._client.get("/version")
+            if response.status_code != 200 or "version" not in response.json():
+                self._note("attack", b"".join(attack.parts), f"the next client got {response.status_code}")
+
+    def _judge_attack(self, attack: Attack, answer: bytes, statuses: list[int]) -> None:
+        sent = b"".join(attack.parts)
+        if len(statuses) > max(attack.max_answers, 1):
+            self._note("attack", sent, f"{len(statuses)} answers: {answer[:300]!r}")
+        if any(status >= 500 and status not in NOT_OUR_HTTP for status in statuses):
+            self._note("attack", sent, f"{answer[:300]!r}")
+        if any(leak in answer for leak in _LEAKS) or MARK in answer.split(b"\r\n\r\n")[0]:
+            self._note("attack", sent, f"it got through: {answer[:300]!r}")
+
+    @property
+    def _address(self) -> tuple[str, int]:
         address = urlsplit(self._url)
-        answer = await raw_http.send(address.hostname or "", address.port or 80, request, RAW_WITHIN_S)
+        return address.hostname or "", address.port or 80
+
+    async def _send_raw(self, request: bytes) -> None:
+        answer = await raw_http.send(*self._address, request, RAW_WITHIN_S)
         head, _, _ = answer.rpartition(b"\r\n\r\n")
-        found = re.match(rb"HTTP/1\.\d (\d{3}) ", answer)
+        found = _STATUS_LINE.match(answer)
         status = int(found[1]) if found else 0
         self.report.statuses[status] += 1
         if status >= 500 and status not in NOT_OUR_HTTP:
@@ -139,6 +193,16 @@ class Campaign:
         lines = [line for line in text.splitlines() if line.startswith("breadbox:restarts_total")]
         assert lines, "the box does not count restarts"
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+_KINDS = (
+    Campaign._send_made,
+    Campaign._send_damaged,
+    Campaign._send_constrained,
+    Campaign._send_barely_http,
+    Campaign._send_attack,
+)
+_WEIGHTS = (45, 20, 20, 8, 7)
 
 
 def _is_envelope(text: str) -> bool:
