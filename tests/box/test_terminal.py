@@ -8,6 +8,7 @@ import pytest
 
 from appliance import cli
 from tests.box.running_box import RunningBox
+from tests.observability.load import MODEL, complete, in_background
 from tests.unit.terminal.terminals import running_in_terminal
 
 
@@ -16,19 +17,18 @@ def test_chat_complete_and_top(box: RunningBox, capsys: pytest.CaptureFixture[st
     assert cli.main(["complete", "The capital of France is", *sampling]) == 0
     assert "Paris" in capsys.readouterr().out
     with running_in_terminal("chat", *sampling) as chat:
-        chat.expect("/help")
+        chat.expect("> ")
         chat.type("Say hello\n")
-        chat.expect("tokens/s")
-        with running_in_terminal("top", "--url", box.url, "--interval", "0.2") as top:
-            top.expect("SmolLM2-135M-Instruct")
-            chat.type("/set max_tokens 200\n")
-            chat.type("Tell me a long story.\n")
-            top.expect("1 running", within_s=60)
-            top.type("q")
-            assert top.wait() == 0
         chat.expect("tokens/s", within_s=60)
+        chat.expect("> ")
         chat.type("/quit\n")
         assert chat.wait() == 0
+    load = in_background(lambda: complete(box, max_tokens=100))
+    with load, running_in_terminal("top", "--url", box.url, "--interval", "0.2") as top:
+        top.expect(MODEL)
+        top.expect("1 running", within_s=60)
+        top.type("q")
+        assert top.wait() == 0
     assert cli.main(["top", "--json", "--url", box.url, "--interval", "0.2"]) == 0
     (model,) = json.loads(capsys.readouterr().out)["models"]
     assert model["is_ready"]

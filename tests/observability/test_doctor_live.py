@@ -39,16 +39,19 @@ def troubles(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {finding["trouble"]: finding for finding in report["findings"]}
 
 
-def find_under_load(url: str, *flags: str, expected: set[str]) -> dict[str, dict[str, Any]]:
-    """The troubles of a box under load, examined until these are among them: how soon depends on the machine."""
+def find_under_load(url: str, *flags: str, advice: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The troubles of a box under load, examined until these are told with these words of advice among them.
+
+    How soon depends on the machine.
+    """
     deadline = time.monotonic() + 90
-    found: dict[str, dict[str, Any]] = {}
-    while not expected <= found.keys():
-        assert time.monotonic() < deadline, f"found only {found}"
+    while True:
         status, report = doctor(url, "--no-probe", *flags)
         found = troubles(report)
         assert status == (1 if found else 0)
-    return found
+        if all(words in found.get(trouble, {"advice": ""})["advice"] for trouble, words in advice.items()):
+            return found
+        assert time.monotonic() < deadline, f"found only {found}"
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +85,8 @@ def test_a_buffering_proxy(crowded: RunningBox) -> None:
 
 def test_a_queue(crowded: RunningBox) -> None:
     with in_background(*[lambda: complete(crowded, max_tokens=100)] * 8):
-        flags, expected = ("--max-ttft", "0.1", "--max-itl", "10"), {"slow-first-token", "low-throughput"}
-        found = find_under_load(crowded.url, *flags, expected=expected)
-    assert "--max-num-seqs" in found["slow-first-token"]["advice"]
-    assert "--max-num-seqs" in found["low-throughput"]["advice"]
+        advice = {"slow-first-token": "--max-num-seqs", "low-throughput": "--max-num-seqs"}
+        find_under_load(crowded.url, "--max-ttft", "0.1", "--max-itl", "10", advice=advice)
 
 
 def test_long_prompts_between_tokens(shipped_model: Path) -> None:
@@ -99,8 +100,8 @@ def test_long_prompts_between_tokens(shipped_model: Path) -> None:
             complete(box, prompt=[7, 8], max_tokens=20)
 
         with in_background(*[lambda: complete(box, prompt=[7, 8], max_tokens=60)] * 2, read_long):
-            found = find_under_load(box.url, "--max-ttft", "60", "--max-itl", "0.05", expected={"token-spikes"})
-    assert "--long-prefill-token-threshold" in found["token-spikes"]["advice"]
+            advice = {"token-spikes": "--long-prefill-token-threshold"}
+            find_under_load(box.url, "--max-ttft", "60", "--max-itl", "0.05", advice=advice)
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +117,21 @@ def test_clients_that_give_up(quick: RunningBox) -> None:
     for _ in range(8):
         complete(quick, model=model, prompt="One", max_tokens=2)
     request = {"model": model, "prompt": "One", "max_tokens": 250, "ignore_eos": True, "stream": True}
-    for _ in range(8):
+
+    def give_up() -> None:
         with httpx.stream("POST", f"{quick.url}/v1/completions", json=request, timeout=20) as response:
             next(response.iter_lines())
-    status, report = doctor(quick.url, "--no-probe", "--max-ttft", "60", "--max-itl", "10")
-    assert (status, set(troubles(report))) == (1, {"cut-generations"})
+
+    with in_background(give_up):  # again and again: the model is quick, some answers are complete before they are left
+        advice = {"cut-generations": "raise the timeouts of clients"}
+        found = find_under_load(quick.url, "--max-ttft", "60", "--max-itl", "10", advice=advice)
+    assert "were given up by their clients" in found["cut-generations"]["evidence"][0]
 
 
 def test_a_killed_engine(quick: RunningBox) -> None:
     (engine,) = quick.find("engine", "--index 0")
     engine.kill()
-    quick.wait_until(lambda: quick.find("engine", "--index 0") not in ([], [engine]), 20)
+    quick.wait_until(lambda: quick.find("engine", "--index 0") not in ([], [engine]), 60)
     quick.wait_until(lambda: httpx.get(f"{quick.url}/health", timeout=5).status_code == 200, 60)
     status, report = doctor(quick.url, "--no-probe", "--max-ttft", "60")
     assert status == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
 
 FLAGS = [
     "--no-sandbox",
@@ -25,6 +26,7 @@ SCREENSHOTS = Path(__file__).resolve().parents[2] / ".cache" / "screenshots"
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 ANSWER_WITHIN_MS = 60_000
+expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
 
 
 @contextlib.contextmanager
@@ -81,6 +83,10 @@ class OpenPage:
             self.page.fill(f"#{name}", value)
         self.page.click("#settings-close")
 
+    def make_answers_long(self) -> None:
+        """From now on they go on to their max_tokens: the model does not end them before the test has looked."""
+        self.page.route("**/v1/chat/completions", _ignore_eos)
+
     def send(self, text: str) -> None:
         """Write a message and press Enter."""
         self.page.fill("#prompt", text)
@@ -99,6 +105,10 @@ class OpenPage:
         """Kept for people to look at."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+def _ignore_eos(route: Route, request: Request) -> None:
+    route.continue_(post_data=json.dumps(json.loads(request.post_data or "") | {"ignore_eos": True}))
 
 
 @contextlib.contextmanager

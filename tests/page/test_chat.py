@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -54,7 +55,6 @@ def test_it_streams_an_answer_and_remembers_over_a_reload(opened: OpenPage) -> N
     page = opened.page
     opened.fill_settings(temperature="0", max_tokens="40", system="You are a baker. Answer in one sentence.")
     opened.send("What is bread made of?")
-    expect(page.locator("#stop-button")).to_be_visible()
     expect(page.locator(".turn:last-child .text")).not_to_be_empty()
     first = opened.wait_for_answer()
     assert len(first.split()) > 3
@@ -62,7 +62,7 @@ def test_it_streams_an_answer_and_remembers_over_a_reload(opened: OpenPage) -> N
     assert "tokens/s" in figures
     assert "first token after" in figures
     expect(page.locator("#announcer")).to_have_text(first, use_inner_text=True)
-    expect(page.locator("figure.chart", has_text="Time to first token")).to_contain_text("ms")
+    expect(page.locator("figure.chart", has_text="Time to first token")).to_contain_text(re.compile(r"\d m?s"))
 
     page.reload()
     opened.expect_status("Ready")
@@ -100,6 +100,7 @@ def test_keys_of_the_keyboard(opened: OpenPage) -> None:
 @pytest.mark.parametrize("how", ["button", "Escape"])
 def test_a_stopped_answer_is_kept_and_the_engine_freed(opened: OpenPage, box: RunningBox, how: str) -> None:
     page = opened.page
+    opened.make_answers_long()
     opened.fill_settings(temperature="0", max_tokens="4000")
     opened.send("Write a very long story about a baker and list every bread that she bakes.")
     expect(page.locator(".turn:last-child .text")).not_to_be_empty()
@@ -202,8 +203,13 @@ def test_it_fits_a_phone(browser: Browser, box: RunningBox, scheme: str) -> None
 @contextmanager
 def held_up(box: RunningBox, killed: int) -> Iterator[None]:
     """Keep the next engine from starting: it is back too soon to be looked at."""
-    while not (engines := [each for each in box.find("engine", "--index") if each.pid != killed]):
-        time.sleep(0.01)
+    engines: list[psutil.Process] = []
+
+    def has_come() -> bool:
+        engines[:] = [each for each in box.find("engine", "--index") if each.pid != killed]
+        return bool(engines)
+
+    box.wait_until(has_come, 30)
     engines[0].suspend()
     try:
         yield
@@ -213,14 +219,15 @@ def held_up(box: RunningBox, killed: int) -> Iterator[None]:
 
 def test_an_answer_goes_on_after_the_engine_was_killed(opened: OpenPage, box: RunningBox) -> None:
     page = opened.page
-    opened.fill_settings(temperature="0", max_tokens="80")
+    opened.make_answers_long()
+    opened.fill_settings(temperature="0", max_tokens="500")
+    (engine,) = box.find("engine", "--index")
     opened.send("Tell me everything about sourdough bread.")
     expect(page.locator(".turn:last-child .text")).not_to_be_empty()
-    (engine,) = box.find("engine", "--index")
     engine.kill()
     with held_up(box, engine.pid):
         opened.expect_status("restarting")
-        expect(page.locator(".turn:last-child .waiting")).to_contain_text("goes on when it is back", timeout=20_000)
+        expect(page.locator(".turn:last-child .waiting")).to_contain_text("goes on when it is back")
         before = opened.last(".text")
         opened.screenshot("restarting")
     opened.expect_status("Ready", 60)
