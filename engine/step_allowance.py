@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST_FACTOR = 5  # a step of a size that was never seen may have to compile or map something
+FIRST_FACTOR = 2  # a step of a size that was never seen may have to compile or map something
 SEEN_FACTOR = 3
 
 
