@@ -13,14 +13,15 @@ from tests.box.test_serving import STORY
 
 MODEL = "SmolLM2-135M-Instruct"
 BYTES = 8_000_000  # just under the default limit
+TOKENIZED_BYTES = 1_000_000  # a limit of the test's time
 USER = b'{"role": "user", "content": "hi"}'
 LARGEST_GAP_S = 5.0  # far under 1.5 s on a quiet machine
 
 
-def filled(pattern: str, item: bytes, separator: bytes = b",") -> bytes:
+def filled(pattern: str, item: bytes, separator: bytes = b",", size: int = BYTES) -> bytes:
     """As many items as there is room for, in place of the ``@`` of a body."""
     head, tail = pattern.replace("MODEL", MODEL).replace("USER", USER.decode()).encode().split(b"@")
-    count = (BYTES - len(head) - len(tail)) // (len(item) + len(separator))
+    count = (size - len(head) - len(tail)) // (len(item) + len(separator))
     return head + separator.join([item] * count) + tail
 
 
@@ -49,8 +50,11 @@ def hostile_bodies() -> list[tuple[str, bytes]]:
             f'{{"model": "{MODEL}", "messages": [{USER.decode()}], "response_format": {{"type": "json_schema", '
             f'"json_schema": {{"name": "x", "schema": {deep_schema}}}}}}}'.encode(),
         ),
-        ("/tokenize", filled('{"model": "MODEL", "prompt": "@", "return_token_strs": true}', b"a b ", b"")),
-        ("/detokenize", filled('{"model": "MODEL", "tokens": [@]}', b"1")),
+        (
+            "/tokenize",
+            filled('{"model": "MODEL", "prompt": "@", "return_token_strs": true}', b"a b ", b"", TOKENIZED_BYTES),
+        ),
+        ("/detokenize", filled('{"model": "MODEL", "tokens": [@]}', b"1", b",", TOKENIZED_BYTES)),
         ("/v1/responses", filled('{"model": "MODEL", "input": [@]}', USER)),
         ("/v1/messages", filled('{"model": "MODEL", "max_tokens": 3, "messages": [@]}', USER)),
     ]
