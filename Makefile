@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help gpu-check audit chaos soak overload fuzz clients run test check lint golden clean system system-for-tests native image test-image up down
+.PHONY: help gpu-check audit chaos kills soak overload fuzz clients run test check lint golden clean system system-for-tests native image test-image up down
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -68,6 +68,9 @@ fuzz: $(DEV_STAMP) ## send random requests to a running box; flags in ARGS (--ba
 
 chaos: $(DEV_STAMP) native ## break a box under load for an hour; flags in ARGS (--minutes, --seed, --concurrency, --model)
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+kills: $(DEV_STAMP) native ## kill the engine ten times under 200 requests; flags in ARGS (--requests, --kills, --how, --seed, --model)
+	@$(BIN)/python -m tests.chaos.kills $(ARGS)
 
 soak: $(DEV_STAMP) native ## 100,000 short requests, is everything as small as before? flags in ARGS (--requests, --tiny)
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)

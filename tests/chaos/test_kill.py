@@ -21,6 +21,7 @@ POISON = "Zimbabwe"  # see the hook
 PATIENCE_S = 300.0
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(("how", "requests", "kills"), [("kill", 40, 3), ("stop", 28, 1), ("terminate", 28, 1)])
 def test_every_answer_is_right_at_the_first_asking(shipped_model: Path, how: str, requests: int, kills: int) -> None:
     outcome = run_killings(shipped_model, requests, kills, how, seed=requests)
