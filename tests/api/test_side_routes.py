@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance import __version__
+from appliance.api import metrics
+from appliance.api.state import ApiState
 from appliance.metrics import merge_expositions
 from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, Box, assert_error
@@ -155,6 +158,26 @@ async def test_metrics_without_the_engine(make_box: MakeBox) -> None:
     assert response.status_code == 200
     assert "breadbox:server_load" in response.text
     assert "vllm:num_requests" not in response.text
+
+
+async def test_scrapes_at_once_share_a_collection(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_collections, is_collecting, may_end = 0, asyncio.Event(), asyncio.Event()
+
+    async def collect(state: ApiState, *, openmetrics: bool) -> str:
+        nonlocal num_collections
+        num_collections += 1
+        is_collecting.set()
+        await may_end.wait()
+        return f"collection {num_collections}"
+
+    monkeypatch.setattr(metrics, "collect", collect)
+    scrapes = metrics.SharedScrapes(box.app.state.api)
+    early = [asyncio.create_task(scrapes.get(openmetrics=False)) for _ in range(25)]
+    await is_collecting.wait()
+    late = [asyncio.create_task(scrapes.get(openmetrics=False)) for _ in range(25)]
+    may_end.set()
+    assert set(await asyncio.gather(*early)) == {"collection 1"}
+    assert set(await asyncio.gather(*late)) == {"collection 2"}, "nobody gets what was collected before he asked"
 
 
 def test_expositions_of_several_engines_are_one() -> None:

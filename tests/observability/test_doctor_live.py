@@ -44,7 +44,7 @@ def find_under_load(url: str, *flags: str, advice: dict[str, str]) -> dict[str, 
 
     How soon depends on the machine.
     """
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 120
     while True:
         status, report = doctor(url, "--no-probe", *flags)
         found = troubles(report)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +17,7 @@ from tests.observability.dashboards import OURS, UPSTREAM, UPSTREAM_OLD, filled,
 from tests.observability.load import MODEL, complete, in_background
 from tests.observability.prometheus import GRAFANA, Prometheus
 
+K8S = GRAFANA.parent / "k8s"
 LOAD_S = 60  # until all must be there
 
 
@@ -101,21 +104,39 @@ def test_all_rules_are_evaluated_and_no_alert_fires(watched: Prometheus) -> None
     assert find_empty(watched, recorded) == {}
 
 
-def test_autoscalers_get_their_numbers(watched: Prometheus) -> None:
-    adapter, hpa, keda = yaml.safe_load_all((GRAFANA / "autoscaling.yml").read_text())
-    (rule,) = adapter["rules"]
+def adapters() -> list[tuple[str, str, dict[str, Any]]]:
+    """Where a rule of prometheus-adapter is, the metric that its autoscaler asks for, and the rule."""
+    adapter, scaler, _ = yaml.safe_load_all((GRAFANA / "autoscaling.yml").read_text())
+    overlay = K8S / "overlays" / "hpa"
+    rules = yaml.safe_load((overlay / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    scalers = [scaler, yaml.safe_load((overlay / "horizontalpodautoscaler.yaml").read_text())]
+    asked = [one["spec"]["metrics"][0]["pods"]["metric"]["name"] for one in scalers]
+    return [("grafana", asked[0], adapter["rules"][0]), ("k8s", asked[1], rules[0])]
+
+
+@pytest.mark.parametrize(("asked", "rule"), [pytest.param(*rest, id=name) for name, *rest in adapters()])
+def test_prometheus_adapter_gets_its_numbers(watched: Prometheus, asked: str, rule: dict[str, Any]) -> None:
+    series = rule["seriesQuery"].partition("{")[0]
     query = rule["metricsQuery"]
-    filling = {
-        "<<.GroupBy>>": "pod",
-        "<<.Series>>": "breadbox_waiting_requests",
-        "<<.LabelMatchers>>": 'namespace="tests"',
-    }
+    filling = {"<<.GroupBy>>": "pod", "<<.Series>>": series, "<<.LabelMatchers>>": 'namespace="tests"'}
     for placeholder, value in filling.items():
         query = query.replace(placeholder, value)
-    assert watched.has_data(query)
+    assert find_empty(watched, {asked: query}) == {}
     assert watched.label_values("pod", rule["seriesQuery"]) == ["breadbox-0"]
-    assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == rule["name"]["as"]
-    assert watched.has_data(keda["spec"]["triggers"][0]["metadata"]["query"])
+    name = rule["name"]
+    assert asked == re.sub(name.get("matches", ".*"), name["as"].replace("${1}", r"\1"), series, count=1)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [GRAFANA / "autoscaling.yml", K8S / "overlays" / "keda" / "scaledobject.yaml"],
+    ids=lambda path: path.parent.name,
+)
+def test_keda_gets_its_numbers(watched: Prometheus, path: Path) -> None:
+    documents = yaml.safe_load_all(path.read_text())
+    (scaler,) = (document for document in documents if document.get("kind") == "ScaledObject")
+    (trigger,) = scaler["spec"]["triggers"]
+    assert find_empty(watched, {path.name: trigger["metadata"]["query"]}) == {}
 
 
 def test_prometheus_asks_for_openmetrics_and_keeps_the_names(watched: Prometheus) -> None:
