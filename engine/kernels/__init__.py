@@ -5,7 +5,7 @@
 and splits that are fixed whatever the batch). `resolve_ops` picks one implementation of every op, once, when the
 model is built; model code never asks again. Each implementation of an op is a function of the op's own name in its
 module, listed in `CATALOGUE`; ``shapes.py`` beside it yields the shapes (`SHAPES`) that the sweep test feeds to all.
-`PARTS` lists, in the same way, what those ops and the runner are composed of on a GPU, and what only some models need.
+`PARTS` lists, in the same way, what those ops and the runner are composed of, and what only some models need.
 
 Conventions: T = tokens of the step, R = its rows (requests), K and N = input and output channels, H and KV = query and
 key/value heads, D = head size, I = intermediate size. Activations are contiguous ``[T, …]`` in the model's dtype
@@ -15,7 +15,8 @@ are**: chunking, batching and prefix caching must not change a bit. (On a GPU th
 
 ``prepare_linear(weight[N, K], bias[N] | None, dtype, device) -> Weight``
     What the implementation multiplies with; opaque to everybody else. `weight` is the mapped tensor in the file's own
-    dtype; `dtype` is the activations'. May keep a view of the mapping; must not write to it.
+    dtype, or the `PackedTensor` that bake made of it; `dtype` is the activations'. May keep a view of the mapping; must
+    not write to it.
 ``prepare_gate_up(weight[2I, K], bias[2I] | None, dtype, device) -> Weight``
     The same for `norm_linear_swiglu` (gate rows, then up rows), which may interleave them.
 ``prepare_embedding(weight[V, K], dtype, device) -> Table``
@@ -106,8 +107,9 @@ PARTS: dict[str, dict[str, str]] = {
     "moe_route": _modules("moe", "reference", "cuda"),
     "moe_experts": _modules("moe", "reference", "cuda"),
     "lora_add_": _modules("lora", "reference", "cuda"),
-    "draw_tokens": _modules("sample", "reference", "cuda"),
-    "apply_penalties_": _modules("sample", "reference", "cuda"),
+    "norm_linear_argmax": _modules("linear", "reference", "cpu"),
+    "draw_tokens": _modules("sample", *_ALL[:3]),
+    "apply_penalties_": _modules("sample", *_ALL[:3]),
     "verify_greedy": _modules("sample", "reference", "cuda"),
 }
 
@@ -117,6 +119,7 @@ SHAPES: dict[str, str] = {
     "norm_linear": "engine.kernels.linear.shapes:linear_shapes",
     "norm_linear_swiglu": "engine.kernels.linear.shapes:linear_shapes",
     "linear_add_": "engine.kernels.linear.shapes:linear_shapes",
+    "norm_linear_argmax": "engine.kernels.linear.shapes:linear_shapes",
     "attend": "engine.kernels.attend.shapes:attend_shapes",
     "rms_norm": "engine.kernels.norm.shapes:norm_shapes",
     "add_rms_norm_": "engine.kernels.norm.shapes:norm_shapes",
@@ -161,6 +164,11 @@ def load_op(op: str, implementation: str) -> Callable[..., Any]:
         raise ConfigError(f"op {op} has no implementation {implementation!r} (it has {', '.join(sorted(modules))})")
     function: Callable[..., Any] = getattr(import_module(modules[implementation]), op)
     return function
+
+
+def find_op(op: str, implementation: str) -> Callable[..., Any] | None:
+    """The same; None where the op does not have it."""
+    return load_op(op, implementation) if implementation in (CATALOGUE | PARTS)[op] else None
 
 
 def make_shapes(op: str) -> list[Any]:

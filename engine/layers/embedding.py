@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.kernels import find_op
 from engine.layers.build import Build
 from engine.layers.cut import cut_rows
 from engine.span import Span
@@ -45,6 +46,7 @@ class Head:
         self, build: Build, norm: str, name: str, hidden_size: int, vocabulary: Sequence[Span], eps: float
     ) -> None:
         self._op = build.ops.norm_linear
+        self._argmax = find_op("norm_linear_argmax", build.ops.implementation)
         self._group = build.group
         self._norm = build.vector(f"{norm}.weight", hidden_size)
         self._eps = eps
@@ -58,6 +60,15 @@ class Head:
         """Logits of x[T, hidden] at rows[n], float32 [n, vocab]; on every rank, since one of them samples."""
         logits = self._op(x.index_select(0, rows), self._norm, self._eps, self._weight)
         return self._joined(logits).to(torch.float32)
+
+    def pick_likeliest(self, x: Tensor, rows: Tensor) -> list[int]:
+        """The token with the largest logit of each of x[T, hidden] at rows[n], the lowest of equals."""
+        if self._argmax is None or self._group.size > 1:
+            found = self(x, rows).argmax(-1)
+        else:
+            found = self._argmax(x.index_select(0, rows), self._norm, self._eps, self._weight)
+        token_ids: list[int] = found.tolist()
+        return token_ids
 
     def _joined(self, logits: Tensor) -> Tensor:
         """[n, rows of this rank] to [n, vocab]."""

@@ -108,3 +108,7 @@ class DecoderForCausalLM:
     def compute_logits(self, x: Tensor, rows: Tensor) -> Tensor:
         """Logits of the tokens rows[n] (int64) of x[T, hidden] as float32 [n, vocab]."""
         return self._head(x, rows)
+
+    def pick_likeliest(self, x: Tensor, rows: Tensor) -> list[int]:
+        """The likeliest tokens alone; no logits need to be kept for that."""
+        return self._head.pick_likeliest(x, rows)

@@ -33,13 +33,15 @@ class Work:
 
     arrays: StepArrays
     prompt_rows: npt.NDArray[np.int64]  # tokens whose logits are wanted beside those that sample, for prompt logprobs
+    is_plain: bool = False  # of those that sample only the likeliest token is wanted; other ranks need not know
 
 
 class Logits(NamedTuple):
     """What came out."""
 
-    sampled: Tensor | None  # float32 [n, vocab] of arrays.sample_rows; None where there are none
+    sampled: Tensor | None  # float32 [n, vocab] of arrays.sample_rows; None where there are none, or they are plain
     prompt: Iterator[Tensor]  # float32 [vocab] of each of prompt_rows, computed some at a time
+    likeliest: list[int] | None = None  # tokens of arrays.sample_rows where they are plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ class ForwardPass:
         inputs = self._make_inputs(work.arrays)
         x = self._model.forward(inputs.token_ids, inputs.batch, self._kv_cache)
         wants_logits = inputs.sample_rows.shape[0] > 0
+        if wants_logits and work.is_plain:
+            likeliest = self._model.pick_likeliest(x, inputs.sample_rows)
+            return Logits(None, self._prompt_logits(x, work.prompt_rows), likeliest)
         sampled = self._model.compute_logits(x, inputs.sample_rows) if wants_logits else None
         return Logits(sampled, self._prompt_logits(x, work.prompt_rows))
 

@@ -53,8 +53,8 @@ class LoadPlan:
 
     @property
     def sampling_implementation(self) -> str:
-        """The sampling kernels that go with the ops."""
-        return "cuda" if self.ops.implementation.startswith("cuda") else "reference"
+        """The sampling ops that go with the others."""
+        return "cuda" if self.ops.implementation.startswith("cuda") else self.ops.implementation
 
     def make_kv_cache(self, num_blocks: int) -> list[KVLayer]:
         """The layers' caches of this many blocks, made by the implementation that will read them."""

@@ -53,10 +53,10 @@ def _load(config: EngineConfig, progress: Progress, implementation: str | None, 
 
 
 def make_model_runner(plan: LoadPlan, forward: ForwardPass, num_blocks: int, ranks: Ranks | None = None) -> ModelRunner:
-    """The runner, with the sampler that goes with the device or, where kernels are interpreted, with the ops."""
+    """The runner, with the sampler that goes with the device and the ops."""
     info = make_info(plan, num_blocks)
     sampler = Sampler(info.eos_token_ids)
-    if plan.is_gpu or plan.sampling_implementation == "cuda":
+    if plan.is_gpu or plan.sampling_implementation != "reference":
         sampler = DeviceSampler(info.eos_token_ids, plan.sampling_implementation)
     return ModelRunner(forward, info, sampler=sampler, ranks=ranks)
 

@@ -14,9 +14,9 @@ from engine.messages import TokenLogprobs
 from engine.runner.forward_pass import ForwardPass, Logits, Work
 from engine.runner.inputs import make_arrays
 from engine.runner.parallel.ranks import Ranks
-from engine.sampling.drafts import sample_rows
+from engine.sampling.drafts import sample_rows, take_likeliest
 from engine.sampling.logprobs import make_token_logprobs
-from engine.sampling.sampler import Sampler
+from engine.sampling.sampler import Sampled, Sampler, is_plain
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
 
@@ -60,15 +60,15 @@ class ModelRunner:
         starts = arrays.query_start_loc[:-1].tolist()
         spans = [np.arange(start, start + len(some)) for start, some in zip(starts, targets, strict=True) if some]
         prompt_rows = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
-        return self._make_output(step, targets, self._run(Work(arrays, prompt_rows)))
+        plain = all(is_plain(row) for row in step.rows if row.samples)
+        return self._make_output(step, targets, self._run(Work(arrays, prompt_rows, plain)))
 
     def _run(self, work: Work) -> Logits:
         self._ranks.send(work)
         return self._forward.run(work)
 
     def _make_output(self, step: StepInput, targets: list[list[int]], logits: Logits) -> StepOutput:
-        rows = [row for row in step.rows if row.samples]
-        sampled = iter([] if logits.sampled is None else sample_rows(self._sampler, logits.sampled, rows))
+        sampled = iter(self._sample([row for row in step.rows if row.samples], logits))
         output = StepOutput(token_ids=[])
         for row, wanted in zip(step.rows, targets, strict=True):
             drawn = next(sampled) if row.samples else []
@@ -78,6 +78,11 @@ class ModelRunner:
             found = _prompt_logprobs(row, wanted, logits.prompt) if row.wants_prompt_logprobs else None
             output.prompt_logprobs.append(found)
         return output
+
+    def _sample(self, rows: list[StepRow], logits: Logits) -> list[list[Sampled]]:
+        if logits.likeliest is not None:
+            return take_likeliest(logits.likeliest, rows)
+        return [] if logits.sampled is None else sample_rows(self._sampler, logits.sampled, rows)
 
 
 def _prompt_targets(row: StepRow) -> list[int]:

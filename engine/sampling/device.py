@@ -1,4 +1,4 @@
-"""The sampler of a GPU: a batch's penalties and picks are a handful of launches, and one wait for the token ids.
+"""The sampler over the sampling ops (GPU, C++ library): a batch's penalties and picks are a call each.
 
 Masks, grammars and logprobs are rare and stay as they are, row by row (`engine.sampling.sampler`).
 """
@@ -24,9 +24,9 @@ from engine.step import StepRow
 
 
 class DeviceSampler(Sampler):
-    """`Sampler` over the sampling kernels; same tokens."""
+    """`Sampler` over the sampling ops of an implementation; same tokens."""
 
-    def __init__(self, eos_token_ids: frozenset[int], implementation: str = "cuda") -> None:
+    def __init__(self, eos_token_ids: frozenset[int], implementation: str) -> None:
         super().__init__(eos_token_ids)
         self._draw: Callable[[Tensor, DrawRows], Tensor] = load_op("draw_tokens", implementation)
         self._penalise_: Callable[[Tensor, SeenTokens], None] = load_op("apply_penalties_", implementation)

@@ -34,6 +34,19 @@ def sample_rows(sampler: Sampler, logits: Tensor, rows: list[StepRow]) -> list[l
     return found
 
 
+def take_likeliest(token_ids: list[int], rows: list[StepRow]) -> list[list[Sampled]]:
+    """The same for rows that are all plain; token_ids[n] are the likeliest where logits would have a row each."""
+    found, start = [], 0
+    for row in rows:
+        own = token_ids[start : start + 1 + len(row.draft_token_ids)]
+        count = 1
+        while count < len(own) and own[count - 1] == row.draft_token_ids[count - 1]:
+            count += 1
+        found.append([Sampled(token_id, None) for token_id in own[:count]])
+        start += len(own)
+    return found
+
+
 def _after(row: StepRow, depth: int) -> StepRow:
     """The row as if that much of its draft had been produced."""
     if depth == 0:

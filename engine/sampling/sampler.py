@@ -96,6 +96,12 @@ def _contenders(scaled: Tensor, seed: int, position: int) -> Tensor:
     return (scaled >= float(best) - MAX_GUMBEL - ROUNDING).nonzero().flatten()
 
 
+def is_plain(row: StepRow) -> bool:
+    """Whether the row's token is the one with the largest logit, and nothing else is asked for."""
+    asks_for_more = _wants_logprobs(row) or row.token_mask is not None or has_masks(row) or has_penalties(row)
+    return _is_greedy(row) and not asks_for_more
+
+
 def _is_greedy(row: StepRow) -> bool:
     return row.sampling.temperature < MIN_TEMPERATURE
 

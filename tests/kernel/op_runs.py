@@ -62,6 +62,9 @@ def _linear(op: str, implementation: str, shape: LinearShape, device: torch.devi
     if op == "linear_add_":
         ops.linear_add_(residual, x, ops.prepare_linear(weight, bias, dtype, device))
         return residual
+    if op == "norm_linear_argmax":
+        pick: Callable[..., Tensor] = load_op(op, implementation)
+        return pick(x, norm, 1e-5, ops.prepare_linear(weight, bias, dtype, device))
     if op == "norm_linear":
         return ops.norm_linear(x, norm, 1e-5, ops.prepare_linear(weight, bias, dtype, device))
     return ops.norm_linear_swiglu(x, norm, 1e-5, ops.prepare_gate_up(weight, bias, dtype, device))

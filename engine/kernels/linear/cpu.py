@@ -34,6 +34,18 @@ def norm_linear(x: Tensor, norm_weight: Tensor | None, eps: float, weight: Packe
     return _product(x, norm_weight, eps, weight, Epilogue.STORE)
 
 
+def norm_linear_argmax(x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight) -> Tensor:
+    """The output of each row of x[T, K] that is the largest, int64 [T]; the lowest of equals."""
+    wide, norm, out = x.float(), _float_norm(norm_weight), torch.empty(x.shape[0], dtype=torch.int64)
+    _check_input(wide, weight)
+    if out.numel():
+        load_library().linear_argmax(
+            *(wide.data_ptr(), wide.stride(0), None if norm is None else norm.data_ptr(), eps),
+            *(weight.address, x.shape[0], out.data_ptr()),
+        )
+    return out
+
+
 def norm_linear_swiglu(x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight) -> Tensor:
     """silu(gate) * up of the projection of x[T, K] to gate and up, as [T, I]."""
     return _product(x, norm_weight, eps, weight, Epilogue.SWIGLU)
@@ -66,9 +78,10 @@ def _product(x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWe
 def _call(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: PackedWeight, out: Tensor, epilogue: Epilogue
 ) -> None:
-    if x.shape[1] != weight.k or x.stride(1) != 1 or out.shape != (x.shape[0], weight.num_outputs):
-        raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} do not fit a weight [{weight.n}, {weight.k}]")
-    norm = None if norm_weight is None else norm_weight.float()
+    _check_input(x, weight)
+    if out.shape != (x.shape[0], weight.num_outputs):
+        raise ValueError(f"out {tuple(out.shape)} does not fit a weight [{weight.n}, {weight.k}]")
+    norm = _float_norm(norm_weight)
     load_library().linear(
         x.data_ptr(),
         x.stride(0),
@@ -80,3 +93,12 @@ def _call(
         out.stride(0),
         epilogue,
     )
+
+
+def _check_input(x: Tensor, weight: PackedWeight) -> None:
+    if x.shape[1] != weight.k or x.stride(1) != 1:
+        raise ValueError(f"x {tuple(x.shape)} does not fit a weight [{weight.n}, {weight.k}]")
+
+
+def _float_norm(norm_weight: Tensor | None) -> Tensor | None:
+    return None if norm_weight is None else norm_weight.float()

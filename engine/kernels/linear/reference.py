@@ -62,6 +62,11 @@ def norm_linear(x: Tensor, norm_weight: Tensor | None, eps: float, weight: Linea
     return out[: x.shape[0]]
 
 
+def norm_linear_argmax(x: Tensor, norm_weight: Tensor | None, eps: float, weight: LinearWeight) -> Tensor:
+    """The output of each row of x[T, K] that is the largest, int64 [T]; the lowest of equals."""
+    return norm_linear(x, norm_weight, eps, weight).argmax(-1)
+
+
 def norm_linear_swiglu(x: Tensor, norm_weight: Tensor | None, eps: float, weight: LinearWeight) -> Tensor:
     """silu(gate) * up of the projection of x[T, K] to gate and up, as [T, I]."""
     gate, up = norm_linear(x, norm_weight, eps, weight).chunk(2, dim=-1)

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define BB_ABI_VERSION 2
+#define BB_ABI_VERSION 3
 
 extern "C" {
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <string>
 
 #include "abi.h"
@@ -234,13 +235,56 @@ BB_EXPORT int bb_decode(float* hidden, int hidden_size, const BBLayer* layers, i
     });
 }
 
-// Index of the largest logit of each row, the lowest one of equals.
-BB_EXPORT int bb_argmax(const float* logits, int rows, int vocab, int64_t* out) {
+// Channel of the largest output of rms_norm(x[rows, k]) W^T + bias in each row, the lowest of equals, 0 where none is a
+// number; the outputs themselves are never written.
+BB_EXPORT int bb_linear_argmax(const float* x, int64_t ldx, const float* norm, float eps, const BBWeight* w, int rows,
+                               int64_t* out) {
+    return guarded([&] {
+        check_packed(*w, "weight");
+        require(rows > 0, "rows", "positive", rows);
+        require(ldx >= w->k, "ldx", "at least k", ldx);
+        require(w->gate_up == 0, "gate_up", "0", w->gate_up);
+        const auto lock = SharedTeam::lock();
+        workspace.activations.reserve(rows, *w);
+        const int chunks = count_chunks(*w, SharedTeam::get().size());
+        std::vector<Leader>& leaders = workspace.leaders;
+        leaders.resize(size_t(chunks) * size_t(rows));
+        const Linear op{x, ldx, norm, eps, w, rows, nullptr, 0, LEADERS, leaders.data()};
+        on_team([&](Member& member) { linear(member, op, workspace.activations); });
+        for (int row = 0; row < rows; row++) {
+            Leader best{-std::numeric_limits<float>::infinity(), -1};
+            for (int chunk = 0; chunk < chunks; chunk++) {
+                const Leader& other = leaders[size_t(chunk) * size_t(rows) + size_t(row)];
+                if (other.value > best.value || best.channel < 0) best = other;
+            }
+            out[row] = std::max(best.channel, 0);
+        }
+    });
+}
+
+// A token of each row of processed logits[rows, vocab]; the arrays are those of `Draws` (sampling.h).
+BB_EXPORT int bb_draw(const float* logits, int rows, int vocab, const float* temperature, const int32_t* top_k,
+                      const float* top_p, const float* log_min_p, const int64_t* keys, int64_t* out) {
     return guarded([&] {
         require(rows > 0, "rows", "positive", rows);
         require(vocab > 0, "vocab", "positive", vocab);
         const auto lock = SharedTeam::lock();
-        on_team([&](Member& member) { argmax_rows(member, logits, rows, vocab, out); });
+        const Draws draws{temperature, top_k, top_p, log_min_p, keys};
+        on_team([&](Member& member) { draw_rows(member, logits, rows, vocab, draws, out); });
+    });
+}
+
+// Penalties of `Seen` (sampling.h) on logits[rows, vocab], in place.
+BB_EXPORT int bb_penalise(float* logits, int rows, int vocab, const int32_t* starts, const int32_t* ids,
+                          const int32_t* counts, const float* repetition, const float* frequency,
+                          const float* presence) {
+    return guarded([&] {
+        require(rows > 0, "rows", "positive", rows);
+        for (int row = 0; row < rows; row++)
+            require(starts[row] <= starts[row + 1], "starts", "ascending", starts[row + 1]);
+        for (int i = starts[0]; i < starts[rows]; i++)
+            require(ids[i] >= 0 && ids[i] < vocab, "ids", "within the vocabulary", ids[i]);
+        penalise_rows(logits, rows, vocab, {starts, ids, counts, repetition, frequency, presence});
     });
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import ConfigError
 from engine.kernels.native.targets import isas, library_path, runs_here
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class Format(IntEnum):
@@ -127,7 +127,9 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bb_attend": (_I, (_P, _P, _P, _P, _P, _P, _P)),
     "bb_decode": (_I, (_P, _I, _P, _I, _P, _F)),
     "bb_measure": (_I, (_P, _L, _I, _P)),
-    "bb_argmax": (_I, (_P, _I, _I, _P)),
+    "bb_linear_argmax": (_I, (_P, _L, _P, _F, _P, _I, _P)),
+    "bb_draw": (_I, (_P, _I, _I, _P, _P, _P, _P, _P, _P)),
+    "bb_penalise": (_I, (_P, _I, _I, _P, _P, _P, _P, _P, _P)),
 }
 
 
@@ -200,9 +202,40 @@ class Library:
         if self._decode(hidden, hidden_size, layers, num_layers, batch, eps):
             self._check(1)
 
-    def argmax(self, logits: int, rows: int, vocab: int, out: int) -> None:
-        """int64 index of the largest logit of each row, the lowest of equals."""
-        self._check(self._dll.bb_argmax(logits, rows, vocab, out))
+    def linear_argmax(self, x: int, ldx: int, norm: int | None, eps: float, weight: int, rows: int, out: int) -> None:
+        """int64 channel of the largest output of each row of rms_norm(x) W^T + bias, the lowest of equals."""
+        self._check(self._dll.bb_linear_argmax(x, ldx, norm, eps, weight, rows, out))
+
+    def draw(
+        self,
+        logits: int,
+        rows: int,
+        vocab: int,
+        temperature: int,
+        top_k: int,
+        top_p: int,
+        log_min_p: int,
+        keys: int,
+        out: int,
+    ) -> None:
+        """int64 token of each row of processed logits; the arrays are those of `sample.rows.DrawRows`."""
+        self._check(self._dll.bb_draw(logits, rows, vocab, temperature, top_k, top_p, log_min_p, keys, out))
+
+    def penalise(
+        self,
+        logits: int,
+        rows: int,
+        vocab: int,
+        starts: int,
+        ids: int,
+        counts: int,
+        repetition: int,
+        frequency: int,
+        presence: int,
+    ) -> None:
+        """Penalties on logits in place; the arrays are those of `sample.rows.SeenTokens`."""
+        arrays = (starts, ids, counts, repetition, frequency, presence)
+        self._check(self._dll.bb_penalise(logits, rows, vocab, *arrays))
 
     def measure(self, data: int, count: int, repeats: int) -> tuple[float, float, float, float]:
         """Best rates of the machine a second: bytes read from float data[count], float, int16 and int8 operations."""

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace bb {
 namespace {
@@ -197,6 +198,47 @@ BB_INLINE void finish(F value, const Linear& op, int row, int block) {
     else store_part(y + at, value, count);
 }
 
+constexpr int PANEL_ROWS = 96;
+
+// The largest outputs of a member's current item, lane by lane; read out when the item is done.
+struct Lanes {
+    alignas(64) float value[PANEL_ROWS][LANES];
+    alignas(64) int32_t block[PANEL_ROWS][LANES];
+
+    void clear(int rows) {
+        for (int row = 0; row < rows; row++)
+            for (int lane = 0; lane < LANES; lane++) {
+                value[row][lane] = -std::numeric_limits<float>::infinity();
+                block[row][lane] = -1;
+            }
+    }
+    BB_INLINE void take(int row, int at, const float (&outputs)[LANES]) {
+        for (int lane = 0; lane < LANES; lane++) {  // plain loops: the compiler makes them one comparison and two blends
+            const bool is_larger = outputs[lane] > value[row][lane];
+            value[row][lane] = is_larger ? outputs[lane] : value[row][lane];
+            block[row][lane] = is_larger ? at : block[row][lane];
+        }
+    }
+    Leader leader(int row) const {
+        Leader best{-std::numeric_limits<float>::infinity(), -1};
+        for (int lane = 0; lane < LANES; lane++) {
+            if (block[row][lane] < 0) continue;
+            const Leader other{value[row][lane], block[row][lane] * LANES + lane};
+            const bool is_first = best.channel < 0 || other.channel < best.channel;
+            if (other.value > best.value || (other.value == best.value && is_first)) best = other;
+        }
+        return best;
+    }
+};
+thread_local Lanes lanes;
+
+void compare(const Linear& op, int row, int block, float (&outputs)[LANES]) {
+    const BBWeight& w = *op.w;
+    if (w.bias) store(outputs, add(load(outputs), load(w.bias + block * LANES)));
+    for (int lane = w.n - block * LANES; lane < LANES; lane++) outputs[lane] = -std::numeric_limits<float>::infinity();
+    lanes.take(row % PANEL_ROWS, block, outputs);
+}
+
 template <int FORMAT, int R, int B>
 __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block) {
     alignas(64) float sums[R][B][LANES];  // the epilogue reads them from here: on acc it would cost its registers
@@ -207,7 +249,10 @@ __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int 
         each<R>([&](auto m) { each<B>([&](auto n) { store(sums[m][n], acc[m][n]); }); });
     }
     for (int m = 0; m < R; m++)
-        for (int n = 0; n < B; n++) finish(load(sums[m][n]), op, row + m, block + n);
+        for (int n = 0; n < B; n++) {
+            if (op.epilogue == LEADERS) compare(op, row + m, block + n, sums[m][n]);
+            else finish(load(sums[m][n]), op, row + m, block + n);
+        }
 }
 
 // Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
@@ -229,21 +274,25 @@ void panel(const Linear& op, const Activations& a, int begin, int end, int block
 
 constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
 constexpr int FETCH_FROM_ROWS = BLOCKS_PER_TILE > 1 ? 1 : 3;  // the hardware keeps up with one stream and few rows
-constexpr int PANEL_ROWS = 96;
 constexpr int ITEMS_PER_THREAD = 8;
+
+int blocks_per_chunk(const BBWeight& w, int team_size) {
+    const int share = std::max(1, num_blocks(w) / (ITEMS_PER_THREAD * team_size));
+    return ceil_div(share, BLOCKS_PER_TILE) * BLOCKS_PER_TILE;
+}
 
 template <int FORMAT>
 void multiply_all(Member& member, const Linear& op, const Activations& a) {
     const BBWeight& w = *op.w;
     const int blocks = num_blocks(w), B = BLOCKS_PER_TILE;
-    const int chunk = ceil_div(std::max(1, blocks / (ITEMS_PER_THREAD * member.team_size())), B) * B;
-    const int chunks = ceil_div(blocks, chunk);
+    const int chunk = blocks_per_chunk(w, member.team_size()), chunks = count_chunks(w, member.team_size());
     member.share(ceil_div(op.rows, PANEL_ROWS) * chunks, [&](int item) {
         const int begin = item / chunks * PANEL_ROWS, end = std::min(op.rows, begin + PANEL_ROWS);
         const int first = item % chunks * chunk, last = std::min(blocks, first + chunk);
         // While a block is multiplied, the next one is fetched, a share with each tile.
         const int tiles = ceil_div(end - begin, 8);
         const int64_t bytes = block_bytes(w);
+        if (op.epilogue == LEADERS) lanes.clear(end - begin);
         int block = first;
         for (; block + B <= last; block += B) {
             const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * B <= blocks;
@@ -251,6 +300,9 @@ void multiply_all(Member& member, const Linear& op, const Activations& a) {
             panel<FORMAT, B>(op, a, begin, end, block, block_data(w, block + B), share);
         }
         for (; block < last; block++) panel<FORMAT, 1>(op, a, begin, end, block, nullptr, 0);
+        if (op.epilogue != LEADERS) return;
+        for (int row = begin; row < end; row++)
+            op.leaders[int64_t(item % chunks) * op.rows + row] = lanes.leader(row - begin);
     });
 }
 
@@ -281,6 +333,10 @@ void Activations::reserve(int64_t rows, const BBWeight& w) {
     grow(sum, rows * num_groups(w));
     if (w.format == BB_INT4_A8) grow(int8, rows * padded);
     else grow(int16, rows * padded);
+}
+
+int count_chunks(const BBWeight& w, int team_size) {
+    return ceil_div(num_blocks(w), blocks_per_chunk(w, team_size));
 }
 
 void linear(Member& member, const Linear& op, Activations& shared) {

@@ -18,6 +18,12 @@ struct Activations {
     void reserve(int64_t rows, const BBWeight& w);
 };
 
+// The largest output of a row, the lowest channel of equals; channel -1: none that is a number.
+struct Leader {
+    float value;
+    int32_t channel;
+};
+
 struct Linear {
     const float* x;  // [rows, w.k], rows ldx apart
     int64_t ldx;
@@ -25,10 +31,16 @@ struct Linear {
     float eps;
     const BBWeight* w;
     int rows;
-    float* y;  // [rows, w.n], or [rows, w.n / 2] for BB_SWIGLU; rows ldy apart
+    float* y;  // [rows, w.n], or [rows, w.n / 2] for BB_SWIGLU; rows ldy apart; null for LEADERS
     int64_t ldy;
-    int epilogue;
+    int epilogue;  // a BBEpilogue, or LEADERS
+    Leader* leaders = nullptr;  // for LEADERS: [count_chunks, rows], in ascending order of channels
 };
+
+// Outputs are compared instead of stored: the largest of each row and chunk of channels is kept.
+constexpr int LEADERS = -1;
+// Chunks of channels that `linear` deals out to a team.
+int count_chunks(const BBWeight& w, int team_size);
 
 // `shared` must hold `reserve(rows, w)`.
 void linear(Member& member, const Linear& op, Activations& shared);

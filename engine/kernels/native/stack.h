@@ -11,6 +11,7 @@ struct Workspace {
     Activations activations;
     AttentionPlan plan;
     std::vector<float> qkv, attended, activated;
+    std::vector<Leader> leaders;
 
     void reserve_stack(const BBLayer* layers, int num_layers, int64_t tokens);
 };

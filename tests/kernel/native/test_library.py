@@ -1,4 +1,4 @@
-"""The library as a process-wide thing: choosing a build, threads, forks, callers on several threads, argmax."""
+"""The library as a process-wide thing: choosing a build, threads, forks, callers on several threads."""
 
 from __future__ import annotations
 
@@ -70,17 +70,3 @@ def test_measured_floors_are_possible_though_others_want_the_cores(library: Libr
             hog.wait()
     for one, all_cores in zip(alone, together, strict=True):
         assert 0 < all_cores < 4 * cores * one
-
-
-@pytest.mark.parametrize("vocab", [1, 15, 16, 17, 1000, 49152])
-def test_argmax(library: Library, vocab: int) -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(5, vocab)
-    logits[1] = 3.0  # all equal: the first
-    logits[2, vocab // 2 :] = 9.0
-    logits[3] = float("-inf")
-    logits[4, 0] = float("nan")
-    out = torch.full((5,), -1, dtype=torch.int64)
-    library.argmax(logits.data_ptr(), 5, vocab, out.data_ptr())
-    wanted = torch.where(logits.isnan(), float("-inf"), logits).argmax(-1)
-    assert torch.equal(out, wanted)
