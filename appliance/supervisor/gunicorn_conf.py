@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from prometheus_client import multiprocess
 
 from appliance.logs import logging_config
 from appliance.settings import load_rendered, prometheus_multiproc_dir
+from appliance.supervisor.metric_files import reserve
 
 _settings = load_rendered()
 _run_dir = _settings.run_dir
@@ -47,11 +49,12 @@ def on_starting(server: Any) -> None:
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """As `launch` does for whole programs; see `appliance.box_facts`."""
+    """As `launch` does for whole programs (see `appliance.box_facts`); on a full disk, too."""
     folder = prometheus_multiproc_dir()
     if folder:
-        with (Path(folder) / "api-worker.starts").open("a") as file:
+        with contextlib.suppress(OSError), (Path(folder) / "api-worker.starts").open("a") as file:
             file.write(f"{worker.pid}\n")
+        reserve(Path(folder), worker.pid)
 
 
 def child_exit(server: Any, worker: Any) -> None:
