@@ -88,7 +88,7 @@ class Campaign:
         self._load = Load(target.box.url, None, make_cases(seed, model), self._timeline, seed)
         self.report = Report(seed, self._load)
 
-    async def run(self, minutes: float, concurrency: int, faults: tuple[Fault, ...] = FAULTS) -> Report:
+    async def run(self, minutes: float, concurrency: int, faults: tuple[Fault, ...]) -> Report:
         """Every fault once before any comes twice."""
         self._say("learning the undisturbed answers")
         await self._load.learn()
@@ -155,8 +155,13 @@ class BoxEndedError(Exception):
 
 
 def run_campaign(
-    model: Path, minutes: float, seed: int, concurrency: int, say: Callable[[str], None] = lambda line: None
+    model: Path,
+    minutes: float,
+    seed: int,
+    concurrency: int,
+    say: Callable[[str], None] = lambda line: None,
+    faults: tuple[Fault, ...] = FAULTS,
 ) -> Report:
     """Against a fresh box. Raises BoxEndedError."""
     with running_target(model, FLAGS) as target:
-        return asyncio.run(Campaign(target, model.name, seed, say).run(minutes, concurrency))
+        return asyncio.run(Campaign(target, model.name, seed, say).run(minutes, concurrency, faults))
