@@ -2,7 +2,8 @@
 
 Source of the rule: the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (2024). A
 tenant's counter grows with the tokens that are computed for it. One that begins to wait starts no lower than the
-others who wait, so that nobody saves up service. With one tenant this is plain first come, first served.
+others who wait, so that nobody saves up service; of two that were served alike, the one with the shorter line is next.
+With one tenant this is plain first come, first served.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class FairQueue:
             del self._lines[request.tenant]
             self._last_tenant = request.tenant
 
+    def is_due_before(self, request: Request) -> bool:
+        """Whether the next one is of another tenant, who was served no more than that of `request`."""
+        tenant = self.peek().tenant
+        return tenant != request.tenant and self._served[tenant] <= self._served[request.tenant]
+
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Tokens were computed for the request's tenant."""
         self._served[request.tenant] += num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
@@ -85,6 +91,6 @@ class FairQueue:
             return self._preempted
         return min(self._lines.values(), key=self._turn)
 
-    def _turn(self, line: OrderedDict[str, Request]) -> tuple[int, int]:
+    def _turn(self, line: OrderedDict[str, Request]) -> tuple[int, int, int]:
         head = next(iter(line.values()))
-        return self._served[head.tenant], head.arrival_index
+        return self._served[head.tenant], len(line), head.arrival_index

@@ -36,6 +36,9 @@ class WaitingQueue(Protocol):
     def remove(self, request: Request) -> None:
         """Remove a request from anywhere."""
 
+    def is_due_before(self, request: Request) -> bool:
+        """Whether another tenant waits who has a claim on what `request`, a running one, would take."""
+
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Take note of tokens that were computed for a request."""
 
@@ -81,6 +84,10 @@ class PriorityQueue:
         """Remove from anywhere."""
         del self._requests[request.request_id]
         self.num_tokens -= request.num_tokens
+
+    def is_due_before(self, request: Request) -> bool:
+        """What runs goes on."""
+        return False
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Priorities are not earned or spent."""

@@ -204,9 +204,18 @@ class Scheduler:
                 return
             if request.status is not RequestStatus.RUNNING:  # it gave way to one before it
                 continue
-            num_tokens = self._num_schedulable(request, request.num_computed_tokens, plan.budget)
+            budget = self._running_budget(request, plan)
+            num_tokens = self._num_schedulable(request, request.num_computed_tokens, budget)
             if num_tokens and self._make_room(request, num_tokens, plan):
                 plan.add(self._make_row(request, num_tokens))
+
+    def _running_budget(self, request: Request, plan: StepPlan) -> int:
+        """A long prompt leaves half to another tenant who waits, has a place and was served no more."""
+        is_prompt = request.num_tokens - request.num_computed_tokens > 1 and self._config.enable_chunked_prefill
+        has_place = self._waiting and self.num_running < self._config.max_num_seqs
+        if is_prompt and has_place and self._waiting.is_due_before(request):
+            return (plan.budget + 1) // 2
+        return plan.budget
 
     def _plan_waiting(self, plan: StepPlan, now_s: float) -> None:
         deferred: list[Request] = []

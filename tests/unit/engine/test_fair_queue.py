@@ -24,7 +24,7 @@ def add_line(core: EngineCore, tenants: str, prompt: int = 4, max_tokens: int = 
 def test_a_flood_does_not_hold_up_a_quiet_tenant() -> None:
     core = make_core(max_num_seqs=1)
     messages = add_line(core, "f" * 20 + "qqq")
-    assert served_order(core, messages) == "fqfqfq" + "f" * 17
+    assert served_order(core, messages) == "qfqfq" + "f" * 18
 
 
 def test_three_tenants_get_equal_shares_while_all_wait() -> None:
@@ -71,6 +71,26 @@ def test_who_had_the_box_alone_owes_a_newcomer_only_what_it_still_computes() -> 
     order = served_order(core, alone + both)[10:]
     # The one that was running made 20 more tokens, which count twice; a newcomer's request is worth 8.
     assert order.startswith("nnnnnfnfnf")
+
+
+def test_a_long_prompt_leaves_half_of_a_step_to_another_tenant() -> None:
+    core = make_core(max_num_batched_tokens=16, info=make_info(num_blocks=100))
+    long = make_message(150, tenant="f")
+    add(core, long, *(make_message(150, tenant="f") for _ in range(3)))
+    core.step()
+    assert rows_of(core) == {long.request_id: 16}, "its own requests wait"
+    quiet = make_message(12, tenant="q")
+    add(core, quiet)
+    core.step()
+    assert rows_of(core) == {long.request_id: 8, quiet.request_id: 8}
+    run(core)
+
+
+def test_a_prompt_that_must_be_computed_at_once_is() -> None:
+    core = make_core(max_num_batched_tokens=200, enable_chunked_prefill=False)
+    add(core, *(make_message(120, tenant=tenant) for tenant in "fq"))
+    run(core)
+    assert sorted(step.num_tokens for step in core._runner.steps)[-2:] == [120, 121]
 
 
 def test_a_preempted_request_goes_on_before_everybody_else() -> None:
