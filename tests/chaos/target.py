@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import struct
 import subprocess
 import time
@@ -78,6 +79,16 @@ class Target:
 @contextlib.contextmanager
 def running_target(model: Path, flags: list[str]) -> Iterator[Target]:
     """A box whose disk and clock can be broken where this machine lets us: a mount needs root, the clock a compiler."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a box and a mount must not be left behind
+    try:
+        with _running_target(model, flags) as target:
+            yield target
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _running_target(model: Path, flags: list[str]) -> Iterator[Target]:
     with short_dir() as folder, _small_disk(folder) as disk, _own_clock(folder) as (clock, environment):
         run_dir = ["--run-dir", str(disk / "run")] if disk else []
         with running_box(model, flags=[*flags, *run_dir], environment=environment) as box:
