@@ -42,7 +42,7 @@ class Case:
         return bool(self.body.get("stream"))
 
 
-def make_cases(seed: int, model: str, copies: int = 4) -> list[Case]:
+def make_cases(seed: int, model: str, copies: int = 2) -> list[Case]:
     """Each kind of request, with `copies` different prompts, once streamed and once not; the same for the same seed."""
     rng = random.Random(seed)
     cases = []
