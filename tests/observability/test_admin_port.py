@@ -55,8 +55,10 @@ def test_a_locked_admin_port_asks_for_the_key(tiny: Path) -> None:
 
 def test_it_cannot_be_locked_without_a_key() -> None:
     problems = list(_check_address(Settings(host="127.0.0.1", port=free_port(), lock_admin=True)))
-    assert problems == ["--lock-admin: there is no key to lock it with; set --api-key"]
-    assert list(_check_address(Settings(host="127.0.0.1", port=free_port(), lock_admin=True, api_key=("k",)))) == []
+    assert problems == ["--lock-admin: there is no key to lock it with; set --api-key or --api-key-file"]
+    for keys in ({"api_key": ("k",)}, {"api_key_file": Path("/keys.toml")}):
+        locked = Settings(host="127.0.0.1", port=free_port(), lock_admin=True, **keys)  # type: ignore[arg-type]
+        assert list(_check_address(locked)) == []
 
 
 def examine(url: str, run_dirs: Path) -> dict[str, object]:
