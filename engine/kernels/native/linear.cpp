@@ -70,12 +70,25 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
 
 // ---- micro-kernels: R rows times B blocks of 16 channels, added to acc ----
 
+// Weights that are wanted soon, fetched a little with every group: all at once they would hold up the loads of this tile.
+struct Fetch {
+    const uint8_t* at;
+    int64_t step;
+
+    BB_INLINE void some() {
+        prefetch(at, step);
+        at += step;
+    }
+};
+
 template <int R, int B>
 using Acc = F[R][B];
 
 template <int FORMAT, int R, int B>
-BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t block, int groups, Acc<R, B>& acc) {
+BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t block, int groups, Fetch next,
+                         Acc<R, B>& acc) {
     for (int k = 0; k < groups * GROUP; k += 2, w += PAIR_BYTES<FORMAT>) {
+        if (k % GROUP == 0) next.some();
         F b[B];
         each<B>([&](auto n) { b[n] = load_even<FORMAT>(w + n * block); });
         each<R>([&](auto m) {
@@ -92,8 +105,9 @@ BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t 
 
 template <int R, int B>
 BB_INLINE void dot_int8(const int16_t* x, int64_t ldx, const float* xs, const uint8_t* w, int64_t block, int groups,
-                        Acc<R, B>& acc) {
+                        Fetch next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 2 * LANES) {
+        next.some();
         I sum[R][B];
         each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_int(); }); });
         for (int p = 0; p < GROUP; p += 2, w += 2 * LANES) {
@@ -130,8 +144,9 @@ BB_INLINE void scale_int4(const Sums& sum, const uint8_t* tail, int64_t block, c
 
 template <int R, int B>
 BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
-                        int groups, Acc<R, B>& acc) {
+                        int groups, Fetch next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
+        next.some();
         I sum[R][B];
         each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_int(); }); });
         for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
@@ -149,8 +164,9 @@ BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const fl
 
 template <int R, int B>
 BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
-                           int groups, Acc<R, B>& acc) {
+                           int groups, Fetch next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
+        next.some();
         QuadSum sum[R][B];
         each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_quads(); }); });
         for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
@@ -167,16 +183,16 @@ BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const 
 }
 
 template <int FORMAT, int R, int B>
-BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int block, Acc<R, B>& acc) {
+BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int block, Fetch next, Acc<R, B>& acc) {
     const int groups = num_groups(w);
     const int64_t ldx = padded_k(w), at = row * ldx, scales = int64_t(row) * groups, stride = block_bytes(w);
     const uint8_t* data = block_data(w, block);
-    if constexpr (FORMAT <= BB_FLOAT16) dot_float<FORMAT, R, B>(&a.values[at], ldx, data, stride, groups, acc);
-    if constexpr (FORMAT == BB_INT8) dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, acc);
+    if constexpr (FORMAT <= BB_FLOAT16) dot_float<FORMAT, R, B>(&a.values[at], ldx, data, stride, groups, next, acc);
+    if constexpr (FORMAT == BB_INT8) dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4)
-        dot_int4<R, B>(&a.int16[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, acc);
+        dot_int4<R, B>(&a.int16[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4_A8)
-        dot_int4_a8<R, B>(&a.int8[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, acc);
+        dot_int4_a8<R, B>(&a.int8[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
 }
 
 // ---- epilogue and loops ----
@@ -240,12 +256,12 @@ void compare(const Linear& op, int row, int block, float (&outputs)[LANES]) {
 }
 
 template <int FORMAT, int R, int B>
-__attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block) {
+__attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block, Fetch next) {
     alignas(64) float sums[R][B][LANES];  // the epilogue reads them from here: on acc it would cost its registers
     {
         Acc<R, B> acc;
         each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = zero(); }); });
-        multiply<FORMAT, R, B>(a, *op.w, row, block, acc);
+        multiply<FORMAT, R, B>(a, *op.w, row, block, next, acc);
         each<R>([&](auto m) { each<B>([&](auto n) { store(sums[m][n], acc[m][n]); }); });
     }
     for (int m = 0; m < R; m++)
@@ -257,11 +273,10 @@ __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int 
 
 // Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
 template <int FORMAT, int B>
-void panel(const Linear& op, const Activations& a, int begin, int end, int block, const uint8_t* next, int64_t next_bytes) {
+void panel(const Linear& op, const Activations& a, int begin, int end, int block, Fetch next) {
     const auto call = [&](auto rows, int row) {
-        prefetch(next, next_bytes);
-        next += next_bytes;
-        tile<FORMAT, rows, B>(op, a, row, block);
+        tile<FORMAT, rows, B>(op, a, row, block, next);
+        next.at += next.step * num_groups(*op.w);
     };
     constexpr bool is_float = FORMAT <= BB_FLOAT16;
     if constexpr (REGISTERS >= 32 && is_float) tile_rows<12, 8, 6, 4, 3, 2, 1>(begin, end, call);
@@ -290,16 +305,15 @@ void multiply_all(Member& member, const Linear& op, const Activations& a) {
         const int begin = item / chunks * PANEL_ROWS, end = std::min(op.rows, begin + PANEL_ROWS);
         const int first = item % chunks * chunk, last = std::min(blocks, first + chunk);
         // While a block is multiplied, the next one is fetched, a share with each tile.
-        const int tiles = ceil_div(end - begin, 8);
-        const int64_t bytes = block_bytes(w);
+        const int64_t bytes = block_bytes(w) * B, steps = int64_t(ceil_div(end - begin, 8)) * num_groups(w);
+        const int64_t step = (bytes / steps + 63) / 64 * 64;
         if (op.epilogue == LEADERS) lanes.clear(end - begin);
         int block = first;
         for (; block + B <= last; block += B) {
             const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * B <= blocks;
-            const int64_t share = fetches ? (bytes * B / tiles + 63) / 64 * 64 : 0;
-            panel<FORMAT, B>(op, a, begin, end, block, block_data(w, block + B), share);
+            panel<FORMAT, B>(op, a, begin, end, block, {block_data(w, block + B), fetches ? step : 0});
         }
-        for (; block < last; block++) panel<FORMAT, 1>(op, a, begin, end, block, nullptr, 0);
+        for (; block < last; block++) panel<FORMAT, 1>(op, a, begin, end, block, {nullptr, 0});
         if (op.epilogue != LEADERS) return;
         for (int row = begin; row < end; row++)
             op.leaders[int64_t(item % chunks) * op.rows + row] = lanes.leader(row - begin);

@@ -1,8 +1,9 @@
 // Sixteen lanes of float or int32, the same interface on every CPU, and what is built from it alone.
 //
 // `F` is 16 floats, `I` 16 int32, `Pairs` 16 channels x 2 int16, `Quads` 16 channels x 4 bytes. A specialisation
-// supplies the primitives (simd_avx512.h, simd_avx2.h, simd_portable.h); reductions and functions are here, in one
-// fixed order, so that a row's result never depends on which kernel variant computed it.
+// supplies the primitives (simd_avx512.h, simd_avx2.h, simd_portable.h) and two reductions:
+//   sum_lanes(x)  always as a balanced tree over lane i and lane i + n/2, so that no result depends on the variant
+//   max_lanes(x)  the largest lane; NaN where any lane is NaN
 #pragma once
 
 #include <cstdint>
@@ -51,24 +52,6 @@ namespace bb {
 
 BB_INLINE void prefetch(const void* address, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(address) + i);
-}
-
-// Sum of the lanes, always as a balanced tree over lane i and lane i + n/2.
-BB_INLINE float sum_lanes(F x) {
-    float a[LANES];
-    store(a, x);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) a[i] += a[i + width];
-    return a[0];
-}
-
-// Largest lane; NaN where any lane is NaN.
-BB_INLINE float max_lanes(F x) {
-    float a[LANES];
-    store(a, x);
-    float top = a[0];
-    for (int i = 1; i < LANES; i++) top = (a[i] > top || a[i] != a[i]) ? a[i] : top;
-    return top;
 }
 
 // 2^x with a relative error of about 2e-7; exactly 0 below -126; NaN stays NaN.

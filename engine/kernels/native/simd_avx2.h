@@ -1,7 +1,7 @@
 // Primitives for AVX2 with FMA and F16C: two registers hold the 16 lanes. Included by simd.h only.
 #pragma once
 
-#include <immintrin.h>
+#include "simd_x86.h"
 
 namespace bb {
 
@@ -45,6 +45,12 @@ BB_INLINE F min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.h
 BB_INLINE F abs(F a) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+BB_INLINE float sum_lanes(F a) { return sum_eight(_mm256_add_ps(a.lo, a.hi)); }
+BB_INLINE float max_lanes(F a) {
+    const float top = max_eight(_mm256_max_ps(a.lo, a.hi));
+    const __m256 nan = _mm256_or_ps(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q));
+    return _mm256_movemask_ps(nan) ? __builtin_nanf("") : top;
 }
 BB_INLINE I round_to_int(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
 BB_INLINE F to_float(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }

@@ -1,7 +1,7 @@
 // Primitives for AVX-512 with VNNI: one register holds all 16 lanes. Included by simd.h only.
 #pragma once
 
-#include <immintrin.h>
+#include "simd_x86.h"
 
 namespace bb {
 
@@ -28,6 +28,13 @@ BB_INLINE F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 BB_INLINE F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }  // b where either is NaN
 BB_INLINE F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
 BB_INLINE F abs(F a) { return {_mm512_abs_ps(a.v)}; }
+BB_INLINE float sum_lanes(F a) {
+    return sum_eight(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
+}
+BB_INLINE float max_lanes(F a) {
+    const float top = max_eight(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
+    return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q) ? __builtin_nanf("") : top;
+}
 BB_INLINE I round_to_int(F a) { return {_mm512_cvtps_epi32(a.v)}; }
 BB_INLINE F to_float(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 BB_INLINE I zero_int() { return {_mm512_setzero_si512()}; }

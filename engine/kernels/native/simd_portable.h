@@ -163,4 +163,19 @@ BB_INLINE void make_opaque(T& x) {
     asm volatile("" : "+m"(x));
 }
 
+BB_INLINE float sum_lanes(F x) {
+    float a[LANES];
+    store(a, x);
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) a[i] += a[i + width];
+    return a[0];
+}
+BB_INLINE float max_lanes(F x) {
+    float a[LANES];
+    store(a, x);
+    float top = a[0];
+    for (int i = 1; i < LANES; i++) top = (a[i] > top || a[i] != a[i]) ? a[i] : top;
+    return top;
+}
+
 }  // namespace bb

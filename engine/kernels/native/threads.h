@@ -7,6 +7,7 @@
 // processes need the core.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -96,17 +97,20 @@ private:
     void help(int index);
     bool join();
 
-    // Takes the next item of `phase`; -1: none left to take, -2: the phase is over.
-    int64_t take(uint32_t phase, uint32_t items) {
+    struct Range { uint32_t begin, end; };
+
+    // Takes the next items of `phase`: many at first, one at a time at the end; none: nothing is left or the phase is over.
+    Range take(uint32_t phase, uint32_t items) {
         uint64_t ticket = ticket_.load(std::memory_order_acquire);
         for (;;) {
-            if (uint32_t(ticket >> 32) != phase) return -2;
-            if (uint32_t(ticket) >= items) return -1;
-            if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) return uint32_t(ticket);
+            const uint32_t next = uint32_t(ticket);
+            if (uint32_t(ticket >> 32) != phase || next >= items) return {0, 0};
+            const uint32_t count = std::max(1u, (items - next) / (2 * uint32_t(size())));
+            if (ticket_.compare_exchange_weak(ticket, ticket + count, std::memory_order_acq_rel)) return {next, next + count};
         }
     }
-    void finish_item(uint32_t phase, uint32_t items) {
-        if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 < items) return;
+    void finish(uint32_t phase, uint32_t items, uint32_t count) {
+        if (done_.fetch_add(count, std::memory_order_acq_rel) + count < items) return;
         done_.store(0, std::memory_order_relaxed);
         ticket_.store(uint64_t(phase + 1) << 32, std::memory_order_release);
         finished_.advance();
@@ -133,11 +137,12 @@ void Member::share(int items, Body&& body) {
         return;
     }
     const uint32_t phase = phase_++;
-    int64_t item;
-    while ((item = team_.take(phase, uint32_t(items))) >= 0) {
-        body(int(item));
-        team_.finish_item(phase, uint32_t(items));
+    uint32_t done = 0;
+    for (Team::Range range; (range = team_.take(phase, uint32_t(items))).begin < range.end;) {
+        for (uint32_t item = range.begin; item < range.end; item++) body(int(item));
+        done += range.end - range.begin;
     }
+    if (done) team_.finish(phase, uint32_t(items), done);
     while (team_.finished_.value() == phase) team_.finished_.wait_while(phase, Team::PHASE_SPIN_NS);
 }
 
