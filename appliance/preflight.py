@@ -131,9 +131,14 @@ def _check_memory(settings: Settings) -> Iterator[str]:
 
 
 def _weights_bytes(baked: BakedModel, dtype: str) -> int:
-    """Weights in memory: as many bytes as in the file, unless the engine computes in a wider type."""
-    stored = _ITEMSIZE.get((baked.manifest.get("weights") or {}).get("dtype", ""), 4)
-    return (baked.path / _WEIGHTS).stat().st_size * _ITEMSIZE.get(dtype, 4) // stored
+    """Weights in memory: as many bytes as in the file, unless the engine computes in a wider type.
+
+    Packed matrices stay as they are, but for float8, which becomes bfloat16.
+    """
+    weights, size = baked.manifest.get("weights") or {}, (baked.path / _WEIGHTS).stat().st_size
+    if quantization := weights.get("quantization"):
+        return 2 * size if "fp8" in str(quantization) else size
+    return size * _ITEMSIZE.get(dtype, 4) // _ITEMSIZE.get(weights.get("dtype", ""), 4)
 
 
 def _check_key_file(settings: Settings) -> Iterator[str]:

@@ -147,8 +147,8 @@ def compressed(layout: str, weights: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def packed(bits: int, group: int, *, is_symmetric: bool) -> Kind:
-    """compressed-tensors' pack-quantized."""
+def packed(bits: int, group: int, *, is_symmetric: bool, has_int8_zeros: bool = False) -> Kind:
+    """compressed-tensors' pack-quantized; older releases wrote zeros as int8 around 0."""
 
     def write(weight: Tensor) -> Layer:
         codes, scales, zeros = quantize(weight, bits, group, is_symmetric=is_symmetric)
@@ -157,7 +157,9 @@ def packed(bits: int, group: int, *, is_symmetric: bool) -> Kind:
             "weight_scale": scales.half(),
             "weight_shape": torch.tensor(weight.shape),
         }
-        if not is_symmetric:
+        if has_int8_zeros:
+            parts["weight_zero_point"] = (zeros - 2 ** (bits - 1)).to(torch.int8)
+        elif not is_symmetric:
             parts["weight_zero_point"] = pack_words(zeros.t(), bits).t()
         return parts, meant(codes, scales, zeros)
 
@@ -216,5 +218,6 @@ KINDS: dict[str, Kind] = {
     "compressed-int8": Kind(compressed("int-quantized", _INT8), _write_int8),
     "compressed-w4a16": packed(4, 32, is_symmetric=True),
     "compressed-w4a16-asymmetric": packed(4, 64, is_symmetric=False),
+    "compressed-w4a16-int8-zeros": packed(4, 32, is_symmetric=False, has_int8_zeros=True),
     "compressed-w8a16": packed(8, 64, is_symmetric=True),
 }

@@ -114,6 +114,8 @@ def _own_packings(plan: list[FusedTensor], weights: Weights, dtype: str) -> Pack
         f"{count} matri{'x is' if count == 1 else 'ces are'} written as {dtype}: {why}"
         for why, count in reasons.items()
     )
+    if any(packing.is_float8 for packing in packings.values()):
+        notes += ("float8 codes are kept for a GPU; a CPU computes with them as bfloat16, made when the engine starts",)
     return PackingPlan(packings, notes)
 
 

@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.errors import ConfigError
 from engine.kernels import load_op, resolve_ops
-from engine.kernels.batch import AttentionSpec
 from engine.kernels.native.library import Format
 from engine.kernels.native.packing import pack, pack_codes, unpack_rows
 from engine.kernels.packed import PackedTensor, packed_bytes, unpack
 from engine.kernels.quantized.weights import QuantizedWeight, Scheme, make_from_packed, unpack_int4
-from tests.kernel.batches import make_cos_sin
 
 CPU = torch.device("cpu")
 FORMATS = [Format.FLOAT32, Format.BFLOAT16, Format.FLOAT16, Format.INT8, Format.INT4]
@@ -96,11 +93,3 @@ def test_float8_keeps_its_codes(format: str) -> None:
 def test_what_a_gpu_has_no_layout_for_stays_floats() -> None:
     assert make_from_packed(packed_floats(torch.randn(16, 64), Format.BFLOAT16), CPU) is None
     assert make_from_packed(packed_floats(torch.randn(16, 40), Format.INT8), CPU) is None
-
-
-def test_a_soft_cap_is_refused_where_no_kernel_has_it() -> None:
-    ops = resolve_ops("cpu")
-    cache = ops.make_kv_cache(1, 16, 1, 16, 1, torch.float32, CPU)[0]
-    spec = AttentionSpec(1, 1, 16, 0.25, None, 1e-5, soft_cap=50.0)
-    with pytest.raises(ConfigError, match=r"soft cap \(soft_cap, Gemma 2's\) has no CPU kernel: set device to cuda"):
-        cache.attention_of(spec, make_cos_sin(16, 16))

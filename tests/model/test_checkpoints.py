@@ -35,6 +35,7 @@ FORMATS = {
     "compressed-int8": "int8",
     "compressed-w4a16": "int4",
     "compressed-w4a16-asymmetric": "int4",
+    "compressed-w4a16-int8-zeros": "int4",
     "compressed-w8a16": "int8",
 }
 
@@ -81,7 +82,7 @@ def test_each_layer_keeps_what_its_codes_mean(kind: str, baked: Callable[[str], 
     assert (tensor.format if isinstance(tensor, PackedTensor) else None) == FORMATS[kind]
     weights = BakedModel(folder).manifest["weights"]
     assert weights["quantization"] == (FORMATS[kind] and FORMATS[kind].removesuffix("_block"))
-    assert ("notes" in weights) == (FORMATS[kind] is None)
+    assert ("notes" in weights) == (FORMATS[kind] in (None, "fp8", "fp8_block"))
     assert "quantization_config" not in BakedModel(folder).config
 
 
@@ -89,7 +90,7 @@ def tolerance(kind: str, implementation: str) -> float:
     """Of logits, relative to their range."""
     if implementation == "cpu" and kind in ("fp8", "fp8-blocks", "compressed-fp8"):
         return 2e-2  # the weights become bfloat16
-    if kind in ("awq", "gptq-asymmetric", "gptq-v2", "compressed-w4a16-asymmetric"):
+    if kind in ("awq", "gptq-asymmetric", "gptq-v2") or kind.startswith("compressed-w4a16-"):
         return 3e-3  # scale times zero is rounded to half precision
     return 2e-4
 
@@ -108,6 +109,9 @@ def test_what_cannot_be_kept_is_said(baked: Callable[[str], Baked]) -> None:
 
     scattered = "the groups that share a scale are scattered over the input channels (act-order)"
     assert notes("gptq-act-order") == [f"8 matrices are written as float32: {scattered}"]
+    assert notes("fp8") == [
+        "float8 codes are kept for a GPU; a CPU computes with them as bfloat16, made when the engine starts"
+    ]
     assert notes("gptq-8-bits-asymmetric") == [
         "8 matrices are written as float32: eight bits with a zero point have no kernel"
     ]

@@ -218,6 +218,8 @@ class PackedModule(Module):
         if not self.has("weight_zero_point"):
             return None
         rows, groups = self.scales.shape
+        if self.files.stored_dtype(self.tensor("weight_zero_point")) == "I8":  # as older releases write it: signed
+            return self.raw("weight_zero_point", "I8", rows, groups).astype(np.int16) + (8 if self._bits == 4 else 0)
         words = self.raw("weight_zero_point", "I32", -(-rows * self._bits // 32), groups)
         return self._numbers(unpack_words(words.T, self._bits)[:, :rows].T.astype(np.int16))
 

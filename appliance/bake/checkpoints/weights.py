@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class QuantizedWeights:
     def __init__(self, files: SafetensorsWeights, scheme: Scheme) -> None:
         self._files = files
         self._modules = find_modules(files, scheme)
+        # Copies of a few at a time: what a module keeps of its scales would add up over all.
+        self._opened = lru_cache(maxsize=4)(lambda name: replace(self._modules[name]))
         taken = {module.tensor(part) for module in self._modules.values() for part in module.parts}
         unused = {name for name in files.names() if name.rpartition(".")[2] in _UNUSED}
         self._plain = [name for name in files.names() if name not in taken | unused]
@@ -45,8 +48,9 @@ class QuantizedWeights:
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Rows [start, stop), dequantized."""
-        module = self._modules.get(name)
-        return self._files.read(name, start, stop) if module is None else module.values(start, stop)
+        if name not in self._modules:
+            return self._files.read(name, start, stop)
+        return self._opened(name).values(start, stop)
 
     def own_format(self, name: str) -> Fit | None:
         """How a quantized layer can be kept; None for a plain tensor."""
@@ -54,9 +58,9 @@ class QuantizedWeights:
 
     def codes(self, name: str, format: str) -> Codes | None:
         """A layer's own codes where `format` is the one that holds them."""
-        module = self._modules.get(name)
-        if module is None or self._fit(name).format != format:
+        if name not in self._modules or self._fit(name).format != format:
             return None
+        module = self._opened(name)
         codes = np.ascontiguousarray(module.codes(0, module.shape[0]))
         if format not in ("int4", "int8"):
             if has_nan(codes):
@@ -71,7 +75,7 @@ class QuantizedWeights:
         return self._files.main_dtype(self._plain)
 
     def _find_fit(self, name: str) -> Fit:
-        module = self._modules[name]
+        module = self._opened(name)
         return _fit_float8(module) if module.format == "fp8" else _fit_integers(module)
 
 

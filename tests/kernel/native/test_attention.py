@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.errors import ConfigError
 from engine.kernels.attend.cpu import LayerCache, attention_struct, batch_struct, make_kv_cache
 from engine.kernels.batch import AttentionSpec, StepBatch
 from engine.kernels.native.library import Library, NativeError
@@ -242,3 +243,9 @@ def test_indices_out_of_bounds_are_refused(library: Library, field: str, value: 
     getattr(batch, field).view(-1)[0] = value
     with pytest.raises(NativeError, match=message):
         call(library, run.inputs[0], run.cache, batch, run.cos_sin, run.shape.spec, run.norms)
+
+
+def test_a_soft_cap_is_refused_where_the_layers_are_described() -> None:
+    spec = AttentionSpec(4, 2, 32, 32**-0.5, None, 1e-5, soft_cap=50.0)
+    with pytest.raises(ConfigError, match=r"soft cap \(soft_cap, Gemma 2's\) has no CPU kernel: set device to cuda"):
+        attention_struct(spec, make_cos_sin(16, 32))

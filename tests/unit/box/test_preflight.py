@@ -55,6 +55,19 @@ def test_memory(fake_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "and KV cache 1000 bytes" in problems(fake_model, dtype="bfloat16", kv_cache_memory=1000)[0]
 
 
+@pytest.mark.parametrize(("quantization", "expected"), [("int4", 1000), ("fp8", 2000)])
+def test_memory_of_packed_weights(
+    fake_model: Path, monkeypatch: pytest.MonkeyPatch, quantization: str, expected: int
+) -> None:
+    manifest = json.loads((fake_model / "manifest.json").read_text())
+    manifest["weights"]["quantization"] = quantization
+    (fake_model / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 999)
+    assert problems(fake_model) == [
+        f"memory: weights {expected} bytes do not fit into the 999 bytes that are available"
+    ]
+
+
 def test_chat_templates(fake_model: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jinja").write_text("{% if %}")
     assert problems(fake_model, chat_template="{{ messages }}") == []
