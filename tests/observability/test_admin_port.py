@@ -57,7 +57,7 @@ def test_it_cannot_be_locked_without_a_key() -> None:
     problems = list(_check_address(Settings(host="127.0.0.1", port=free_port(), lock_admin=True)))
     assert problems == ["--lock-admin: there is no key to lock it with; set --api-key or --api-key-file"]
     for keys in ({"api_key": ("k",)}, {"api_key_file": Path("/keys.toml")}):
-        locked = Settings(host="127.0.0.1", port=free_port(), lock_admin=True, **keys)  # type: ignore[arg-type]
+        locked = Settings(host="127.0.0.1", port=free_port(), lock_admin=True, **keys)
         assert list(_check_address(locked)) == []
 
 
