@@ -20,7 +20,7 @@ from tests.chaos.target import Target, running_target
 from tests.chaos.timeline import Timeline
 
 FLAGS = [
-    *("--kv-cache-memory", "512MiB", "--api-workers", "2", "--shutdown-timeout", "10"),
+    *("--kv-cache-memory", "512MiB", "--shutdown-timeout", "10"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     # A request may be in flight while the engine dies again and again: that is the point here.
     *("--max-resumes", "100"),

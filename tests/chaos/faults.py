@@ -103,15 +103,22 @@ def _starved_of_files(find: Find) -> Strike:
     return strike
 
 
-async def _fill_disk(target: Target, rng: random.Random) -> None:
-    if target.disk is None:
-        raise NotHereError("a small disk needs root to be mounted")
-    file = target.disk / "full"
-    try:
-        await asyncio.to_thread(_write_until_full, file)
-        await asyncio.sleep(rng.uniform(2, 6))
-    finally:
-        file.unlink(missing_ok=True)
+def _on_a_full_disk(strike: Strike | None = None) -> Strike:
+    """There is no room in the run directory for a while; `strike` is what happens meanwhile."""
+
+    async def strike_when_full(target: Target, rng: random.Random) -> None:
+        if target.disk is None:
+            raise NotHereError("a small disk needs root to be mounted")
+        file = target.disk / "full"
+        try:
+            await asyncio.to_thread(_write_until_full, file)
+            if strike is not None:
+                await strike(target, rng)
+            await asyncio.sleep(rng.uniform(2, 6))
+        finally:
+            file.unlink(missing_ok=True)
+
+    return strike_when_full
 
 
 def _write_until_full(file: Path) -> None:
@@ -147,6 +154,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("API worker without files", True, _starved_of_files(_api_worker)),
     Fault("engine without files", False, _starved_of_files(_engine)),
     Fault("proxy without files", True, _starved_of_files(_proxy_worker)),
-    Fault("disk full", False, _fill_disk),
+    Fault("disk full", False, _on_a_full_disk()),
+    Fault("disk full, API worker killed", True, _on_a_full_disk(_signalled(_api_worker, signal.SIGKILL))),
+    Fault("disk full, engine killed", False, _on_a_full_disk(_signalled(_engine, signal.SIGKILL))),
     Fault("clock jumped", False, _jump_clock),
 )

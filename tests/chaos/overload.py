@@ -26,8 +26,8 @@ OVERLOAD = 10
 MAX_RUNNING = 8
 MAX_QUEUED = 16
 FLAGS = [
-    *("--kv-cache-memory", "512MiB", "--api-workers", "2"),
-    *("--max-num-seqs", str(MAX_RUNNING), "--max-num-queued-reqs", str(MAX_QUEUED)),
+    *("--kv-cache-memory", "512MiB", "--max-num-seqs", str(MAX_RUNNING)),
+    *("--max-num-queued-reqs", str(MAX_QUEUED)),
 ]
 REFUSED_WITHIN_S = 1.0
 PROBED_WITHIN_S = 1.0

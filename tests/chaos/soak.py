@@ -27,10 +27,7 @@ from tests.chaos.target import Target, running_target
 from tests.tiny_models import make_tiny_model
 
 # Few blocks, all of them soon touched: what grows later is no cache.
-FLAGS = [
-    *("--max-model-len", "256", "--num-gpu-blocks-override", "160"),
-    *("--api-workers", "2", "--max-num-seqs", "32"),
-]
+FLAGS = ["--max-model-len", "256", "--num-gpu-blocks-override", "160", "--max-num-seqs", "32"]
 NUM_SAMPLES = 30
 MOST_GROWN_BYTES = 12 * MIB
 _REST_WITHIN_S = 60.0

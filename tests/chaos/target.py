@@ -19,6 +19,7 @@ from tests.box.proxy import short_dir
 from tests.box.running_box import RunningBox, running_box
 
 DISK_MIB = 64
+NUM_API_WORKERS = 2
 WHOLE_WITHIN_S = 120.0
 _CLOCK_SOURCE = Path(__file__).parent / "clock.c"
 
@@ -56,8 +57,7 @@ class Target:
     def is_whole(self) -> bool:
         """Every program is there, and the box says that it is ready."""
         programs = (self.find_engine(), self.find_api_master(), self.find_proxy_master())
-        workers = (self.find_api_workers(), self.find_proxy_workers())
-        if not all(programs) or not all(workers):
+        if not all(programs) or not self.find_proxy_workers() or len(self.find_api_workers()) < NUM_API_WORKERS:
             return False
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.box.url}/readyz", timeout=5).status_code == 200
@@ -90,8 +90,8 @@ def running_target(model: Path, flags: list[str]) -> Iterator[Target]:
 @contextlib.contextmanager
 def _running_target(model: Path, flags: list[str]) -> Iterator[Target]:
     with short_dir() as folder, _small_disk(folder) as disk, _own_clock(folder) as (clock, environment):
-        run_dir = ["--run-dir", str(disk / "run")] if disk else []
-        with running_box(model, flags=[*flags, *run_dir], environment=environment) as box:
+        own = ["--api-workers", str(NUM_API_WORKERS), *(["--run-dir", str(disk / "run")] if disk else [])]
+        with running_box(model, flags=[*flags, *own], environment=environment) as box:
             box.wait_ready()
             yield Target(box, disk, clock)
 

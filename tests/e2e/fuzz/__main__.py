@@ -14,15 +14,7 @@ from tests.chaos.memory import MIB, Growth, take_sample
 from tests.chaos.target import Target, running_target
 from tests.e2e.fuzz.campaign import Campaign, Report
 
-FLAGS = [
-    "--kv-cache-memory",
-    "512MiB",
-    "--api-workers",
-    "2",
-    "--enable-auto-tool-choice",
-    "--tool-call-parser",
-    "hermes",
-]
+FLAGS = ["--kv-cache-memory", "512MiB", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
 MOST_GROWN_BYTES = 64 * MIB  # caches of compiled grammars included
 
 
