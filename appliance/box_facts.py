@@ -45,7 +45,7 @@ class BoxFacts(Collector):
         yield build
         if self._run_dir is not None:
             yield self._draining(self._run_dir)
-            pids = {program: _read_pids(self._run_dir / "prometheus" / f"{program}.starts") for program in self._starts}
+            pids = {program: read_starts(self._run_dir, program) for program in self._starts}
             yield self._restarts(self._run_dir, pids)
             yield from _processes(pids)
 
@@ -61,6 +61,11 @@ class BoxFacts(Collector):
             family.add_metric([program], max(0, len(starts) - self._starts[program]))
         family.add_metric([NGINX_WORKER], len(_read_pids(run_dir / NGINX_WORKER_DEATHS)))
         return family
+
+
+def read_starts(run_dir: Path, program: str) -> list[int]:
+    """The pids under which a program was started so far."""
+    return _read_pids(run_dir / "prometheus" / f"{program}.starts")
 
 
 def _read_pids(file: Path) -> list[int]:

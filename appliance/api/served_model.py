@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from appliance import __version__
 from appliance.baked_model import BakedModel
+from appliance.box_facts import read_starts
 from appliance.derived_settings import names_by_model
 from appliance.errors import ApplianceError, NotFoundError
 from appliance.settings import Settings
@@ -193,6 +194,8 @@ def _load_model(settings: Settings, index: int, names: list[str]) -> ServedModel
         chat_template=_load_chat_template(settings, baked, tokenizer),
         max_model_len=settings.max_model_len or baked.max_position_embeddings,
         defaults=SamplingDefaults.load(settings, baked),
+        # A worker that is new itself: a box whose engine had never been ready would have ended with it.
+        was_ready=len(read_starts(settings.run_dir, f"engine-{index}")) > 1,
     )
 
 

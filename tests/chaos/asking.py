@@ -32,13 +32,15 @@ class WrongError(Exception):
     """What must never come."""
 
 
-def make_session(url: str, key: str | None, max_connections: int = 0) -> aiohttp.ClientSession:
+def make_session(
+    url: str, key: str | None, max_connections: int = 0, answer_within_s: float = ANSWER_WITHIN_S
+) -> aiohttp.ClientSession:
     """For any number of connections, unless there is a limit."""
     return aiohttp.ClientSession(
         url,
         headers={"authorization": f"Bearer {key}"} if key else {},
         connector=aiohttp.TCPConnector(limit=max_connections),
-        timeout=aiohttp.ClientTimeout(total=ANSWER_WITHIN_S),
+        timeout=aiohttp.ClientTimeout(total=answer_within_s),
         read_bufsize=2048,
     )
 
@@ -51,7 +53,7 @@ async def ask(session: aiohttp.ClientSession, case: Case, *, is_slow: bool = Fal
                 raise await _refusal(response)
             text = await _read(response, is_slow)
     except TimeoutError:
-        raise WrongError(f"no answer within {ANSWER_WITHIN_S:g} s") from None
+        raise WrongError(f"no answer within {session.timeout.total:g} s") from None
     except _LOST as error:
         raise LostError(f"{type(error).__name__}: {error}") from None
     return _understand(case, text)
