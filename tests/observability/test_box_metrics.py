@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -41,7 +42,7 @@ def wait_idle(box: RunningBox) -> None:
     box.wait_until(lambda: not any(gauge(box, name) for name in GAUGES), 60)
 
 
-def expect_increase(box: RunningBox, before: Series, expected: dict[str, float], **labels: str) -> None:
+def expect_increase(box: RunningBox, before: Series, expected: Mapping[str, float], **labels: str) -> None:
     """Wait until the names' series with these labels have grown so, and no further.
 
     A client has its answer before the process that gave it has counted it.
@@ -62,7 +63,7 @@ def test_identities_through_nginx_and_two_workers(box: RunningBox) -> None:
     for number in range(num):
         answer = complete(box, prompt=[1000 + 50 * number + i for i in range(prompt)], max_tokens=output)
         assert answer.json()["usage"]["completion_tokens"] == output
-    expected: dict[str, float] = {
+    expected = {
         "vllm:prompt_tokens_total": num * prompt,
         "vllm:generation_tokens_total": num * output,
         "vllm:request_success_total": num,
