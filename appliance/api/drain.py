@@ -1,6 +1,6 @@
 """Going down in good order: no new work once the box drains, and what its time does not suffice for ends with an error.
 
-The box's parent leaves a file in the run directory that holds the deadline (seconds since the epoch). A stream that is
+The box's parent leaves a file in the run directory that holds the deadline (of `time.monotonic`). A stream that is
 still open then gets an error event and [DONE], a collected answer a 503; nobody sees a cut connection.
 """
 
@@ -54,7 +54,7 @@ class Drain:
         """Wait for the deadline, if there ever is one, and end what is still open."""
         while (deadline := self._read_deadline()) is None:  # noqa: ASYNC110 - another process writes the file
             await asyncio.sleep(_POLL_S)
-        await asyncio.sleep(max(deadline - time.time(), 0.0))
+        await asyncio.sleep(max(deadline - time.monotonic(), 0.0))
         logger.info("shutdown deadline is over open_requests=%d", len(self._streams))
         for stream in list(self._streams):
             stream.fail(_going_down())

@@ -22,6 +22,7 @@ from appliance.errors import ApplianceError
 from appliance.settings import Settings
 from appliance.supervisor.console import Console
 from appliance.supervisor.control import ProgramState, Supervisord, SupervisordGoneError
+from appliance.supervisor.drain_file import DrainFile
 from appliance.supervisor.hang_watch import HangWatch
 from appliance.supervisor.liveness import Liveness
 from appliance.supervisor.log_pipes import LogPipe
@@ -59,6 +60,7 @@ class Box:
         self._hang_watch = HangWatch(self._run_dir, settings.engine_timeout)
         self._liveness = Liveness(self._run_dir)
         self._progress_file = ProgressFile(self._run_dir)
+        self._drain_file = DrainFile(self._run_dir)
         self._pipes: dict[str, LogPipe] = {}
         self._supervisord_pid = 0
         self._orphans: set[int] = set()
@@ -77,6 +79,7 @@ class Box:
         logging.getLogger("engine.client").setLevel(logging.ERROR)
         render_box(self._settings, self._password)
         self._progress_file.write()
+        self._drain_file.prepare()
         self._open_pipes()
         await self._readiness.start()
         try:
@@ -199,13 +202,10 @@ class Box:
 
     def _announce_stop(self) -> None:
         """From now on the API says that it isn't ready, and it ends what is still running at the deadline."""
-        if (self._run_dir / "draining").exists():
+        if self._drain_file.is_written:
             return  # a second signal changes nothing
         self._progress_file.write(is_draining=True)
-        deadline = time.time() + self._settings.shutdown_timeout
-        fresh = self._run_dir / "draining.new"
-        fresh.write_text(f"{deadline:.3f}\n")
-        fresh.rename(self._run_dir / "draining")
+        self._drain_file.write(self._settings.shutdown_timeout)
 
     async def _stop_programs(self) -> None:
         if self._watch.was_ready and not self._supervisord_ended.is_set():

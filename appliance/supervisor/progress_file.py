@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,16 +22,20 @@ class ProgressFile:
         self._status = "not ready"
 
     def write(self, engines: Sequence[EngineProgress] | None = None, *, is_draining: bool = False) -> None:
-        """Tell how far the engines are (None: as before). A box that once drains stays draining."""
+        """Tell how far the engines are (None: as before). A box that once drains stays draining.
+
+        On a full disk the file stays as it was until the next look, and the box goes on.
+        """
         self._engines = self._engines if engines is None else engines
         self._status = "draining" if is_draining else self._status
         text = json.dumps({"status": self._status, "models": [_report(engine) for engine in self._engines]}) + "\n"
         if text == self._text:
             return
         fresh = self._path.with_suffix(".new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.rename(self._path)
-        self._text = text
+        with contextlib.suppress(OSError):
+            fresh.write_text(text, encoding="utf-8")
+            fresh.rename(self._path)
+            self._text = text
 
 
 def _report(engine: EngineProgress) -> dict[str, object]:

@@ -62,6 +62,7 @@ class RunDir:
             "settings.json",
             "progress.json",
             "draining",
+            "*.new",
             "not-ready",
             "stuck",
         ):

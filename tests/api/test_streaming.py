@@ -293,7 +293,7 @@ async def test_b47_what_is_open_at_the_deadline_ends_with_an_error(
     box = await make_box(engine, run_dir=tmp_path)
     async with AsgiCall(box.app, CHAT, BODY | {"stream": stream}) as call:
         await engine.arrivals.acquire()
-        (tmp_path / "draining").write_text(f"{time.time() + 0.1}\n")
+        (tmp_path / "draining").write_text(f"{time.monotonic() + 0.1}\n")
         await asyncio.wait_for(call.task, 5)
         messages = iter_queue(call.messages)
     assert messages[0]["status"] == (200 if stream else 503)
