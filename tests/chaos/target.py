@@ -107,7 +107,7 @@ def _small_disk(folder: Path) -> Iterator[Path | None]:
     try:
         yield disk
     finally:
-        subprocess.run(["umount", str(disk)], check=True, capture_output=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True, capture_output=True)
 
 
 @contextlib.contextmanager
