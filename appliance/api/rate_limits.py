@@ -19,6 +19,7 @@ from appliance.errors import APIError
 from appliance.keys.api_key import ApiKey
 from appliance.keys.key_limits import KeyLimiter, Lease
 
+_OUR_FAULT = 500
 _FACTS = ("limit", "remaining", "reset")
 HEADERS = tuple(f"x-ratelimit-{fact}-{what}" for what in ("requests", "tokens") for fact in _FACTS)
 
@@ -37,8 +38,12 @@ class RateLimitMiddleware:
         limiter: KeyLimiter = scope["app"].state.api.limiter
         lease = scope["state"]["lease"] = limiter.make_lease(key)
 
+        status = 0
+
         async def send_with_limits(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message).update(dict(_print_headers(lease)))
             await send(message)
 
@@ -46,7 +51,7 @@ class RateLimitMiddleware:
             await self._run(lease, scope, receive, send_with_limits)
         finally:
             record = get_record()
-            lease.end(record.num_output_tokens if record else 0)
+            lease.end(record.num_output_tokens if record else 0, is_free=status >= _OUR_FAULT)
 
     async def _run(self, lease: Lease, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -1,7 +1,8 @@
 """A key's limits: whether a request may begin, what it costs, and what is left afterwards.
 
 A request is charged when it begins, its prompt's tokens when they are known, its output's when it ends. So a key may
-go over its token limit once, by what is being generated, and then waits it off. What is refused costs nothing.
+go over its token limit once, by what is being generated, and then waits it off. What the box does not serve, as it is
+over a limit or full or broken, costs nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Lease:
         self._limits = key.limits
         self._file = file
         self._is_running = False
+        self._num_prompt_tokens = 0  # charged so far
         self.requests: Allowance | None = None
         self.tokens: Allowance | None = None
 
@@ -60,14 +62,16 @@ class Lease:
         if limit is None:
             return
         wait_s = await self._update(lambda usage: self._charge_prompt(usage, num_tokens, limit))
-        if wait_s > 0:
+        if wait_s == 0:
+            self._num_prompt_tokens += num_tokens
+        else:
             raise _refuse("tokens_per_minute", limit, f"the prompt has {num_tokens} tokens", wait_s)
 
-    def end(self, num_output_tokens: int) -> None:
-        """However it ended."""
+    def end(self, num_output_tokens: int, *, is_free: bool = False) -> None:
+        """However it ended; `is_free` where the box is to blame that there was no answer."""
         if self._is_running:
             self._is_running = False
-            self._file.update_soon(lambda usage: self._end(usage, num_output_tokens))
+            self._file.update_soon(lambda usage: self._end(usage, num_output_tokens, is_free))
 
     async def _update(self, change: Callable[[Usage], T]) -> T:
         try:
@@ -91,15 +95,19 @@ class Lease:
         self._leak(usage)
         wait_s = usage.tokens.wait_s(num_tokens, limit)
         if wait_s > 0:
-            usage.requests.spent = max(0.0, usage.requests.spent - 1)
+            usage.requests.give_back(1)
         else:
             usage.tokens.spent += num_tokens
         self._look_at(usage)
         return wait_s
 
-    def _end(self, usage: Usage, num_output_tokens: int) -> None:
+    def _end(self, usage: Usage, num_output_tokens: int, is_free: bool) -> None:
         self._leak(usage)
-        usage.tokens.spent += num_output_tokens if self._limits.tokens_per_minute is not None else 0
+        if is_free:
+            usage.requests.give_back(1)
+            usage.tokens.give_back(self._num_prompt_tokens)
+        elif self._limits.tokens_per_minute is not None:
+            usage.tokens.spent += num_output_tokens
         self._file.end(usage)
 
     def _leak(self, usage: Usage) -> None:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _RECORD_BYTES = 4096  # written as a whole, so that no rest of an older record stays behind
 _RETRY_S = 0.002
+_RETRY_AFTER_FAULT_S = 1.0
 LOCK_PATIENCE_S = 2.0
 _MINUTE_S = 60.0
 _instances = itertools.count()
@@ -43,6 +44,10 @@ class Bucket(msgspec.Struct):
         leaked = math.inf if per_minute is None else (now_s - self.at_s) * per_minute / _MINUTE_S
         self.spent = max(0.0, self.spent - leaked)
         self.at_s = now_s
+
+    def give_back(self, amount: float) -> None:
+        """What was charged and not had."""
+        self.spent = max(0.0, self.spent - amount)
 
     def wait_s(self, amount: float, per_minute: int) -> float:
         """Seconds until there is room for `amount`, or for the whole limit if that is less; 0 where there is."""
@@ -82,14 +87,15 @@ class UsageFile:
             await asyncio.sleep(_RETRY_S)
 
     def update_soon(self, change: Callable[[Usage], None]) -> None:
-        """The same without waiting, for the end of a request: now or, where the lock is held, a little later."""
+        """The same without waiting, for the end of a request: now or, where that cannot be, as soon as it can."""
         try:
             with self._open() as usage:
                 change(usage)
         except BlockingIOError:
             asyncio.get_running_loop().call_later(_RETRY_S, self.update_soon, change)
         except OSError as error:
-            logger.warning("usage of an api key could not be written error=%s", error.strerror)
+            logger.warning("usage of an api key could not be written, trying again error=%s", error.strerror)
+            asyncio.get_running_loop().call_later(_RETRY_AFTER_FAULT_S, self.update_soon, change)
 
     def begin(self, usage: Usage) -> None:
         """One more request of this worker is in flight; within `update`."""

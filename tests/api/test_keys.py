@@ -26,6 +26,9 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
 }
 PROMPT_TOKENS = 31
+FULL = RequestOutput(
+    request_id="", finish_reason="error", error="the server is full: 9 requests wait", queue_limit="max_num_queued_reqs"
+)
 
 
 def write_keys(folder: Path, **keys: dict[str, Any]) -> Path:
@@ -144,6 +147,16 @@ async def test_the_prompts_of_a_list_count_together(make_box: MakeBox, folder: P
     assert answer.headers["x-ratelimit-remaining-tokens"] == "995"
 
 
+async def test_what_a_full_queue_refuses_costs_nothing(make_box: MakeBox, folder: Path) -> None:
+    engine = ScriptedEngine(refuses=FULL)
+    box = await open_box(make_box, folder, engine, alice={"requests_per_minute": 1, "tokens_per_minute": PROMPT_TOKENS})
+    for _ in range(3):
+        assert_error(await chat(box, "alice"), 503, code="queue_full")
+    engine.refuses = None
+    assert (await chat(box, "alice")).status_code == 200
+    assert_error(await chat(box, "alice"), 429)
+
+
 async def test_requests_at_once(make_box: MakeBox, folder: Path) -> None:
     gate = asyncio.Semaphore(0)
     engine = ScriptedEngine(gate=gate)
@@ -255,11 +268,6 @@ async def test_wrong_keys_are_slowed_and_nobody_else(
 )
 def test_durations_are_printed_as_openai_does(seconds: float, printed: str) -> None:
     assert print_duration(seconds) == printed
-
-
-FULL = RequestOutput(
-    request_id="", finish_reason="error", error="the server is full: 9 requests wait", queue_limit="max_num_queued_reqs"
-)
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 3}, {"n": 3, "stream": True}])

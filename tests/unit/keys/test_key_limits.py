@@ -171,6 +171,19 @@ async def test_a_lock_that_is_not_given_back_delays_nobody_for_ever(
         await asyncio.sleep(0.01)
 
 
+async def test_an_end_that_cannot_be_written_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_file, "_RETRY_AFTER_FAULT_S", 0.01)
+    limiter, key = KeyLimiter(tmp_path), make_key(max_concurrent=1)
+    (held,) = await begin_many(limiter, key, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(usage_file.os, "open", lambda *args: (_ for _ in ()).throw(OSError(24, "too many files")))
+        held.end(0)
+    deadline_s = time.monotonic() + 30
+    while not await begin_many(limiter, key, 1):
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.01)
+
+
 async def test_a_damaged_record_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     limiter, key = KeyLimiter(tmp_path), make_key(requests_per_minute=1)
     assert len(await begin_many(limiter, key, 2)) == 1
