@@ -151,6 +151,18 @@ def test_three_ranks_of_the_default_model_keep_their_order(shipped_model: Path) 
         engine.runner.close()
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "eager"])
+def test_two_gpus(tiny: Callable[[str], TinyModel], enforce_eager: bool) -> None:
+    config = {"device": "cuda", "dtype": "float32", "enforce_eager": enforce_eager}
+    one, two = (Engine(tiny("qwen3").baked, "cuda", tensor_parallel_size=size, **config) for size in (1, 2))
+    try:
+        assert relative_error(two.logits(PROMPT), one.logits(PROMPT)) < 1e-2
+        assert two.start().generate(REQUESTS[:1])["0"].token_ids == one.start().generate(REQUESTS[:1])["0"].token_ids
+    finally:
+        two.runner.close()
+
+
 # --- what a GPU's ranks do, without GPUs ---
 
 

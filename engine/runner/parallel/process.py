@@ -25,7 +25,10 @@ MODULE = "engine.runner.parallel.rank"
 
 
 class RankProcess:
-    """Started at once. `on_loss` is called in the reading thread if it ends without being told to."""
+    """Started at once, and lives no longer than the thread that does it (see `rank`).
+
+    `on_loss` is called in the reading thread if the process ends without being told to.
+    """
 
     def __init__(self, join: Join, on_loss: Callable[[EngineError], None]) -> None:
         self.rank = join.rank
@@ -53,6 +56,10 @@ class RankProcess:
         report = self._take()
         assert isinstance(report, Counted), report
         return report.num_blocks
+
+    def give_up(self, error: EngineError) -> None:
+        """Have those who wait for this rank wait no longer: it may be waiting itself, for one that is lost."""
+        self._reports.put(error)
 
     def tell_to_stop(self) -> None:
         """It ends after what it is computing."""

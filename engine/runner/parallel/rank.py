@@ -29,8 +29,9 @@ def main() -> int:
 
 
 def _bind_life(parent: int) -> None:
-    """End when rank 0 does, however that happens and whatever this process waits for; but not on the signals that a
-    terminal or a supervisor sends to all: rank 0 ends its step first."""
+    """End when rank 0 does (for the kernel: the thread of it that started this process), however that happens and
+    whatever this process waits for; but not on the signals that a terminal or a supervisor sends to all: rank 0 ends
+    its step first."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -139,6 +139,8 @@ class Ranks:
             self._loss = loss
             report = self._report
         logger.error("%s", loss)
+        for process in list(self._processes):
+            process.give_up(loss)
         if report is not None:
             report(loss)
         self._is_lost.set()
