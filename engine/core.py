@@ -48,7 +48,7 @@ class EngineCore:
         self._runner = runner
         self._journal = journal or Journal()
         self._suspects = suspects or Suspects()
-        self._allowance = StepAllowance(config.engine_timeout_s)
+        self._allowance = StepAllowance(config.engine_timeout_s, self._journal.step_seconds, self._journal.keep_seconds)
         self._admission = Admission(runner.info)
         self.info = _effective_info(config, runner.info, self._admission.max_model_len)
         self._scheduler = Scheduler(config, self.info)

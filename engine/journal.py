@@ -2,7 +2,7 @@
 
 The engine writes, in microseconds and without a system call. Two others read: the box's parent process, which ends an
 engine whose beat stands still, and the next engine, which learns from it whose requests the dead one was working on
-(`engine.autopsy`).
+(`engine.autopsy`) and how long its steps took.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.step_allowance import NUM_SIZES
+
 logger = logging.getLogger(__name__)
 
 MAX_IN_HAND = 8192
@@ -26,7 +28,9 @@ _MAGIC = b"breadbx1"
 _HEADER = struct.Struct("<8sIIdQQI")  # magic, pid, activity, allowance_s, beat, OOM kills before it, requests in hand
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sI")  # key, output tokens
 _COUNT_OFFSET = _HEADER.size - 4
-_SIZE = _HEADER.size + MAX_IN_HAND * _ENTRY.size
+_STEP_SECONDS = struct.Struct(f"<{NUM_SIZES}d")
+_STEPS_OFFSET = _HEADER.size + MAX_IN_HAND * _ENTRY.size
+_SIZE = _STEPS_OFFSET + _STEP_SECONDS.size
 
 
 class Activity(enum.IntEnum):
@@ -55,6 +59,7 @@ class JournalState:
     beat: int
     num_oom_kills: int  # on this machine, when the engine started
     in_hand: list[InHand]
+    step_seconds: tuple[float, ...]  # as `StepAllowance` has learned them
 
 
 def make_key(request_id: str) -> bytes:
@@ -66,7 +71,11 @@ class Journal:
     """Written by the busy loop's thread alone. Without a path it is only for this process."""
 
     def __init__(self, path: Path | None = None, *, allowance_s: float = 0.0) -> None:
+        before = read_journal(path) if path else None
+        self.step_seconds = before.step_seconds if before else ()
         self._map = _make_map(path)
+        for size, seconds in enumerate(self.step_seconds):
+            self.keep_seconds(size, seconds)
         self._default_allowance_s = self._allowance_s = allowance_s  # 0 = any time
         self._activity = Activity.LOADING
         self._beat = 0
@@ -102,6 +111,10 @@ class Journal:
         self._map[_HEADER.size : _HEADER.size + len(entries) * _ENTRY.size] = b"".join(entries)
         struct.pack_into("<I", self._map, _COUNT_OFFSET, len(entries))
 
+    def keep_seconds(self, size: int, seconds: float) -> None:
+        """Keep what a step of this size took for the next engine."""
+        struct.pack_into("<d", self._map, _STEPS_OFFSET + 8 * size, seconds)
+
     def close(self) -> None:
         """The engine ends in good order: there is no death to look into."""
         struct.pack_into("<I", self._map, len(_MAGIC), 0)
@@ -124,7 +137,8 @@ def read_journal(path: Path) -> JournalState | None:
     _, pid, activity, allowance_s, beat, num_oom_kills, count = _HEADER.unpack_from(data)
     entries = _ENTRY.iter_unpack(data[_HEADER.size : _HEADER.size + min(count, MAX_IN_HAND) * _ENTRY.size])
     in_hand = [InHand(key, num_tokens) for key, num_tokens in entries]
-    return JournalState(pid, Activity(activity), allowance_s, beat, num_oom_kills, in_hand)
+    step_seconds = _STEP_SECONDS.unpack_from(data, _STEPS_OFFSET)
+    return JournalState(pid, Activity(activity), allowance_s, beat, num_oom_kills, in_hand, step_seconds)
 
 
 def count_oom_kills() -> int:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 REFUSED_FOR_S = 600.0
 FORGOTTEN_AFTER_S = 3600.0  # a suspect that nobody submitted again
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Suspicion(msgspec.Struct):

@@ -1,7 +1,8 @@
 """Ends an engine that hangs, so that supervisord starts another and the API workers go on with it.
 
 An engine's busy loop leaves a beat in its journal (`engine.journal`). One whose beat stands still for longer than what
-it is doing may take is killed; so is one that was stopped by a signal, which by itself would never go on.
+it is doing may take is killed; so is one that was stopped by a signal, which by itself would never go on. Time in which
+it waits for a processor does not count: a machine that has too much to do is no reason to do it all again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.supervisor.control import ProgramState
@@ -35,6 +36,14 @@ class _Silence:
 
     sign: tuple[int, int] = (0, 0)  # pid and beat
     seconds: float = 0.0
+    queued_s: dict[str, float] = field(default_factory=dict)  # by thread: how long it has waited for a processor
+
+    def take(self, sign: tuple[int, int], elapsed_s: float, queued_s: dict[str, float]) -> None:
+        """One more look; while the slowest thread waits for a processor, the others may wait for that thread."""
+        waits = (total_s - self.queued_s.get(thread, total_s) for thread, total_s in queued_s.items())
+        counted_s = max(0.0, elapsed_s - max(waits, default=0.0))
+        self.seconds = self.seconds + counted_s if sign == self.sign else 0.0
+        self.sign, self.queued_s = sign, queued_s
 
 
 class HangWatch:
@@ -61,9 +70,7 @@ class HangWatch:
         if journal is not None and journal.pid != program.pid:
             journal = None  # it has only just been started
         silence = self._silences.setdefault(program.name, _Silence())
-        sign = (program.pid, journal.beat if journal else 0)
-        silence.seconds = silence.seconds + elapsed_s if sign == silence.sign else 0.0
-        silence.sign = sign
+        silence.take((program.pid, journal.beat if journal else 0), elapsed_s, _queued_seconds(program.pid))
         is_stopped = _process_state(program.pid) == _STOPPED
         if silence.seconds <= (self._timeout_s if is_stopped else self._limit_s(journal)):
             return False
@@ -88,3 +95,12 @@ def _process_state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def _queued_seconds(pid: int) -> dict[str, float]:
+    """How long each thread of a process has waited for a processor so far; empty where the kernel doesn't say."""
+    queued = {}
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            queued[file.parent.name] = int(file.read_text().split()[1]) / 1e9
+    return queued

@@ -127,12 +127,16 @@ class Killings:
             return await asyncio.gather(*(ask_one(case) for case in self._cases))
 
     async def _kill(self, kills: int) -> None:
-        """At random moments of the time that an undisturbed round takes, and while an engine starts, too."""
-        mean_s = self.outcome.undisturbed_s / (kills + 1)
-        while self.outcome.num_kills < kills:
+        """When random shares of the requests have their answers, mostly of an engine that works, now and then of one
+        that only starts.
+        """
+        shares = sorted(self._rng.uniform(0, 0.9) for _ in range(kills - self.outcome.num_kills))
+        for share in shares:
+            while self._num_open > (1 - share) * len(self._cases):  # noqa: ASYNC110 - seldom, and any moment will do
+                await asyncio.sleep(0.01)
             if self._rng.random() < 0.8:
                 await self._await_engine()
-            await asyncio.sleep(self._rng.expovariate(1 / mean_s))
+            await asyncio.sleep(self._rng.uniform(0, 1))
             engine = await asyncio.to_thread(self._box.find, "engine", "--index 0")
             if engine and self._num_open:
                 self.outcome.in_flight.append(self._num_open)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from appliance.box_facts import STUCK_FILE
-from appliance.supervisor import liveness
+from appliance.supervisor import hang_watch, liveness
 from appliance.supervisor.control import ProgramState
 from appliance.supervisor.hang_watch import MIN_START_S, HangWatch
 from appliance.supervisor.liveness import Liveness
@@ -126,6 +126,14 @@ def test_a_stopped_engine_is_killed_whatever_it_was_doing_and_no_request_is_blam
         pass
     assert engine.look(TIMEOUT_S + 5)
     assert not note_path(journal_path(engine.run_dir, 0)).exists()
+
+
+def test_time_in_which_it_waits_for_a_processor_does_not_count(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As seen on a machine whose other programs leave it a tenth of the time."""
+    monkeypatch.setattr(hang_watch, "_queued_seconds", lambda pid: {"1": 0.0, "2": 0.9 * engine.clock.now_s})
+    engine.tell("journal.idle()")
+    assert not engine.look(90)
+    assert engine.look(20)
 
 
 def test_a_box_that_stood_still_itself_kills_nobody(engine: Engine) -> None:

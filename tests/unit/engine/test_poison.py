@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import autopsy
-from engine.autopsy import examine, leave_note
-from engine.journal import Activity, Journal, make_key, read_journal
+from engine.autopsy import Death, examine, leave_note
+from engine.journal import Activity, InHand, Journal, make_key, read_journal
 from engine.messages import GenerateRequest
 from engine.step_allowance import FIRST_FACTOR, StepAllowance
-from engine.suspects import Suspects
+from engine.suspects import Suspects, Suspicion
 from tests.unit.engine.builders import VOCAB_SIZE, make_message
 from tests.unit.engine.chain_runner import generate
 from tests.unit.engine.lives import Lives, outside_kills
@@ -194,12 +194,34 @@ def test_kept_suspects_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     assert Suspects(path).find(make_key("a")) is None
 
 
-def test_a_step_may_take_as_long_as_one_of_its_size_did() -> None:
-    allowance = StepAllowance(10.0)
-    assert allowance.allow(512) == FIRST_FACTOR * 10.0
+def test_a_step_may_take_as_long_as_steps_do() -> None:
+    kept: dict[int, float] = {}
+    allowance = StepAllowance(10.0, keep=kept.__setitem__)
+    assert allowance.allow(512) == FIRST_FACTOR * 10.0  # nothing is known
+    allowance.observe(1, 0.5)
+    assert allowance.allow(512) > 10.0 + 512 * 0.5  # one that is larger than all before
     allowance.observe(512, 40.0)
-    assert allowance.allow(600) > 40.0
-    assert allowance.allow(1) == FIRST_FACTOR * 10.0
-    allowance.observe(1, 0.01)
-    assert allowance.allow(1) == pytest.approx(10.0, rel=0.01)
+    assert allowance.allow(600) > 10.0 + 40.0
+    assert allowance.allow(1) < 10.0 + 5.0
+    learned = [kept.get(size, 0.0) for size in range(24)]
+    assert StepAllowance(10.0, learned).allow(600) == allowance.allow(600)  # the next engine knows
+    assert StepAllowance(10.0, [0.0, 0.0, 0.0, 7.0]).allow(1) > 10.0 + 7.0
     assert StepAllowance(0.0).allow(5) == 0
+
+
+def test_a_journal_keeps_what_steps_took_for_the_next_engine(tmp_path: Path) -> None:
+    path = tmp_path / "engine.journal"
+    assert Journal(path).step_seconds == ()
+    Journal(path).keep_seconds(3, 1.5)
+    assert Journal(path).step_seconds[3] == 1.5
+    assert Journal(path).step_seconds[3] == 1.5
+
+
+def test_content_with_any_parameter_has_a_digest(tmp_path: Path) -> None:
+    suspects = Suspects()
+    request = make_message(5, logit_bias={3: 1.0, 1: 2.0}, bad_words_token_ids=[[1]], logprob_token_ids=[4])
+    key = make_key(request.request_id)
+    for _ in range(2):
+        suspects.take_death(Death("crashed", [InHand(key, 0)]))
+        assert suspects.must_refuse(key, request) == (suspects.find(key) or Suspicion()).is_convicted
+    assert suspects.must_refuse(make_key("another"), request)
