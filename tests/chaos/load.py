@@ -17,7 +17,7 @@ from tests.chaos.cases import Case
 from tests.chaos.timeline import Timeline
 
 MAX_ATTEMPTS = 100
-GIVE_UP_AFTER_S = 240.0
+GIVE_UP_AFTER_S = 900.0
 _PAUSE_S = 0.3
 
 
