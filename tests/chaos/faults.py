@@ -111,7 +111,7 @@ def _on_a_full_disk(strike: Strike | None = None) -> Strike:
             raise NotHereError("a small disk needs root to be mounted")
         file = target.disk / "full"
         try:
-            await asyncio.to_thread(_write_until_full, file)
+            await asyncio.to_thread(write_until_full, file)
             if strike is not None:
                 await strike(target, rng)
             await asyncio.sleep(rng.uniform(2, 6))
@@ -121,7 +121,8 @@ def _on_a_full_disk(strike: Strike | None = None) -> Strike:
     return strike_when_full
 
 
-def _write_until_full(file: Path) -> None:
+def write_until_full(file: Path) -> None:
+    """Take every byte that the file's disk has left."""
     with contextlib.suppress(OSError), file.open("wb", buffering=0) as full:
         for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):
