@@ -231,9 +231,9 @@ def test_an_answer_goes_on_after_the_engine_was_killed(opened: OpenPage, box: Ru
         before = opened.last(".text")
         opened.screenshot("restarting")
     opened.expect_status("Ready", 60)
-    text = opened.wait_for_answer()
-    assert text.startswith(before[:20])
-    assert len(text) > len(before)
+    page.wait_for_function(f"document.querySelector('.turn:last-child .text').innerText.length > {len(before) + 20}")
+    page.keyboard.press("Escape")  # it is long, and a busy machine slow
+    assert opened.wait_for_answer().startswith(before[:20])
     expect(page.locator(".turn:last-child .error")).to_be_hidden()
     opened.fill_settings(max_tokens="5")
     opened.send("Thank you.")
