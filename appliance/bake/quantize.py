@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 METADATA_KEY = "breadbox.packed"  # in the file's metadata: name → [format, rows, columns, is gate and up]
 FLOAT8 = ("fp8", "fp8_block")
+INT4 = ("int4", "int4_a8")
 _MATRICES = ("qkv_proj.weight", "o_proj.weight", "gate_up_proj.weight", "down_proj.weight", "lm_head.weight")
 
 
@@ -42,6 +43,11 @@ class Packing:
         from engine.kernels.packed import packed_bytes
 
         return packed_bytes(self.shape, self.format, is_gate_up=self.is_gate_up)
+
+    @property
+    def code_format(self) -> str:
+        """What a source must have codes for."""
+        return "int4" if self.format in INT4 else self.format
 
     @property
     def is_float8(self) -> bool:
@@ -86,7 +92,7 @@ def plan_packing(
 
 def pack_tensor(tensor: FusedTensor, weights: Weights, packing: Packing) -> memoryview:
     """The packed bytes of one baked matrix."""
-    codes = [weights.codes(part, packing.format) for part in tensor.parts]
+    codes = [weights.codes(part, packing.code_format) for part in tensor.parts]
     exact = [found for found in codes if found is not None]
     if packing.is_float8:
         return _join_float8(exact)
@@ -127,7 +133,7 @@ def _is_packed(name: str, config: dict[str, Any]) -> bool:
 def _packing(tensor: FusedTensor, quantization: str) -> Packing:
     """The head keeps eight bits under int4: its rounding is what an answer feels most."""
     is_head = tensor.name in ("embed_tokens.weight", "lm_head.weight")
-    return _packed_as(tensor, "int8" if is_head and quantization == "int4" else quantization)
+    return _packed_as(tensor, "int8" if is_head and quantization in INT4 else quantization)
 
 
 def _packed_as(tensor: FusedTensor, format: str) -> Packing:

@@ -115,6 +115,18 @@ The prefix cache is off unless --enable-prefix-caching is given.""",
   breadbox bench throughput ./qwen3 --num-prompts 200 --input-len 128 --output-len 128
   breadbox bench throughput --dataset-name sharegpt --num-prompts 500 --output-json throughput.json""",
     ),
+    "accuracy": Measurement(
+        "Compare other precisions of a model with a reference, on real text: top-1, KL, logit errors, perplexity.",
+        "accuracy:add_accuracy_flags",
+        "accuracy:run_accuracy",
+        "breadbox bench accuracy REFERENCE MODEL [MODEL …] [flags]",
+        """examples:
+  breadbox bake default --out float32 --quantization none --dtype float32
+  breadbox bake default --out int8 --quantization int8
+  breadbox bench accuracy float32 int8 --num-texts 40
+
+The flags of the engine hold for all models.""",
+    ),
     "drafts": Measurement(
         "Measure what --speculative-config brings, on answers that copy and on free text, in process.",
         "drafts:add_drafts_flags",

@@ -20,9 +20,10 @@ LANES = 16  # output channels of a block
 FP8_BLOCK = 128  # input channels that share a scale in fp8_block
 FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT8 = ("fp8", "fp8_block")
+INT4 = ("int4", "int4_a8")  # the same bytes; a CPU multiplies the second with activations of 8 bits instead of 16
 # bytes of 32 input channels of 16 output channels: codes, then scales, for int4 minima, too
 GROUP_BYTES = {name: GROUP * LANES * dtype.itemsize for name, dtype in FLOATS.items()}
-GROUP_BYTES |= {"int8": GROUP * LANES + 2 * LANES, "int4": GROUP * LANES // 2 + 4 * LANES}
+GROUP_BYTES |= {"int8": GROUP * LANES + 2 * LANES} | dict.fromkeys(INT4, GROUP * LANES // 2 + 4 * LANES)
 FORMATS = (*GROUP_BYTES, *FLOAT8)
 
 
@@ -71,7 +72,7 @@ def read_codes(tensor: PackedTensor) -> Codes:
     codes = _pairs(bytes_.view(torch.int8)) if tensor.format == "int8" else _nibbles(bytes_)
     columns = tensor.shape[1]
     return Codes(
-        _natural_rows(codes, tensor)[:, :columns], factors[0], factors[1] if tensor.format == "int4" else None, GROUP
+        _natural_rows(codes, tensor)[:, :columns], factors[0], factors[1] if tensor.format in INT4 else None, GROUP
     )
 
 

@@ -21,7 +21,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from engine.kernels.packed import FLOAT8, PackedTensor, read_codes
+from engine.kernels.packed import FLOAT8, INT4, PackedTensor, read_codes
 
 UNIT = 32  # input channels of int4 that are packed together
 GROUPS = (128, 64)  # what groups of 32 that share a scale are joined to
@@ -107,7 +107,7 @@ def make_fp8(codes: Tensor, scales: Tensor, group: int | None = None) -> Quantiz
 
 def make_from_packed(tensor: PackedTensor, device: torch.device) -> QuantizedWeight | None:
     """What bake packed for any device, laid out for a GPU, the same codes; None where no layout of ours holds it."""
-    if tensor.format not in ("int8", "int4", *FLOAT8) or (tensor.format not in FLOAT8 and tensor.shape[1] % UNIT):
+    if tensor.format not in ("int8", *INT4, *FLOAT8) or (tensor.format not in FLOAT8 and tensor.shape[1] % UNIT):
         return None
     moved = PackedTensor(tensor.data.to(device), tensor.shape, tensor.format, tensor.is_gate_up)
     codes, scales, minima, group = read_codes(moved)

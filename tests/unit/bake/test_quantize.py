@@ -65,7 +65,9 @@ def test_the_folder_says_what_it_is(default_as_int4: Path) -> None:
     assert (default_as_int4 / "model.safetensors").stat().st_size < 100_000_000
 
 
-@pytest.mark.parametrize(("quantization", "error"), [("int8", 0.006), ("int4", 0.08), ("bfloat16", 0.005)])
+@pytest.mark.parametrize(
+    ("quantization", "error"), [("int8", 0.006), ("int4", 0.08), ("int4_a8", 0.08), ("bfloat16", 0.005)]
+)
 @pytest.mark.parametrize("tiny", ["llama", "qwen2"])
 def test_floats_are_rounded_once(tmp_path: Path, tiny: str, quantization: str, error: float) -> None:
     source = make_tiny_model(tiny, tmp_path).source
@@ -86,6 +88,8 @@ def test_packed_baking_is_reproducible(tmp_path: Path) -> None:
 
 
 def test_an_unknown_quantization_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BakeError, match="quantization int3 is not supported; supported are auto, none, bfloat16, int8, int4"):
+    with pytest.raises(
+        BakeError, match="quantization int3 is not supported; supported are auto, none, bfloat16, int8, int4"
+    ):
         bake(str(make_tiny_model("llama", tmp_path).source), tmp_path / "out", quantization="int3")
     assert not (tmp_path / "out").exists()
