@@ -24,6 +24,7 @@ from engine.runner import make_runner
 from engine.runner.forward_pass import Work
 from engine.runner.gpu import make_gpu_forward_pass
 from engine.runner.inputs import StepArrays, make_arrays
+from engine.runner.load_plan import choose_device
 from engine.runner.model_loading import ModelLoading
 from engine.runner.parallel import process
 from engine.runner.parallel.ranks import Ranks
@@ -240,6 +241,16 @@ def test_the_kv_cache_fits_the_fullest_rank() -> None:
 def test_heads_that_do_not_share_out(tiny: Callable[[str], TinyModel]) -> None:
     with pytest.raises(ConfigError, match="4 attention heads and 2 KV heads evenly: set it to one of 1, 2, 4"):
         make_runner(make_config(tiny("llama").baked, tensor_parallel_size=3))
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(choose_device("auto", rank, 2)) for rank in range(2)] == ["cuda:0", "cuda:1"]
+    assert str(choose_device("cuda")) == "cuda"
+    assert str(choose_device("cpu", 3, 4)) == "cpu"
+    with pytest.raises(ConfigError, match="tensor_parallel_size 4 needs as many GPUs, and torch finds 2"):
+        choose_device("cuda", 0, 4)
 
 
 def test_a_rank_that_cannot_start_is_named(tiny: Callable[[str], TinyModel], monkeypatch: pytest.MonkeyPatch) -> None:
