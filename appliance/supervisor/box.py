@@ -38,6 +38,7 @@ _RUNNING_LOOK_S = 1.0
 _WANTED_FILES = 65536
 _SUPERVISORD = "supervisord"
 _KILLED = re.compile(rb" exited: (\S+) \(terminated by SIGKILL")
+_EXITED = re.compile(rb" exited: (\S+) \(exit status (\d+)")
 
 
 class BoxFailedError(ApplianceError):
@@ -120,9 +121,10 @@ class Box:
             self._pipes[name] = LogPipe(self._run_dir / "log" / name, forward)
 
     def _log_of_supervisord(self, line: bytes) -> None:
-        killed = _KILLED.search(line)
-        if killed:
+        if killed := _KILLED.search(line):
             self._watch.note_kill(killed[1].decode())
+        if exited := _EXITED.search(line):
+            self._watch.note_exit(exited[1].decode(), int(exited[2]))
         # It warns of programs that end with status 0 when they are told to.
         if b" stopped: " not in line:
             self._console.log(line)

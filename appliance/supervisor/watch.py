@@ -9,7 +9,7 @@ becoming useful. Somebody who kills a program as it starts must try longer.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from appliance.supervisor.control import ProgramState
 
@@ -26,6 +26,7 @@ class _History:
     useless_restarts: int = 0
     useless_kills: int = 0
     was_killed: bool = False  # the last time that it ended
+    exit_status: int = 0  # of its last end by itself
 
 
 @dataclass
@@ -42,11 +43,18 @@ class Watch:
             self._note(program, program.pid in useful_pids)
             if self._has_failed(program):
                 return program
+            # One that was started again at once is never seen as ended.
+            if not self.was_ready and (status := self._histories[program.name].exit_status) > 0:
+                return replace(program, exit_status=status)
         return None
 
     def note_kill(self, name: str) -> None:
         """supervisord tells that a SIGKILL ended the program."""
         self._histories.setdefault(name, _History()).was_killed = True
+
+    def note_exit(self, name: str, exit_status: int) -> None:
+        """supervisord tells that the program ended by itself."""
+        self._histories.setdefault(name, _History()).exit_status = exit_status
 
     def _note(self, program: ProgramState, is_useful: bool) -> None:
         history = self._histories.setdefault(program.name, _History())

@@ -241,3 +241,13 @@ def test_one_that_is_killed_as_it_starts_gets_more_tries() -> None:
         looks.append(watch.look([state("engine-0", "RUNNING", pid)], ()))
         watch.note_kill("engine-0")
     assert [look is not None for look in looks] == [False] * (MAX_USELESS_KILLS + 1) + [True]
+
+
+def test_one_that_ended_by_itself_and_was_started_again_at_once_has_failed_before_the_box_was_ready() -> None:
+    watch = Watch()
+    assert watch.look([state("engine-0", "RUNNING", 1)], ()) is None
+    watch.note_exit("engine-0", 1)
+    assert watch.look([state("engine-0", "RUNNING", 2)], ()) == state("engine-0", "RUNNING", 2, 1)
+    later = Watch(was_ready=True)
+    later.note_exit("engine-0", 1)
+    assert later.look([state("engine-0", "RUNNING", 2)], ()) is None
