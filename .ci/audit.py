@@ -53,7 +53,7 @@ def check_secrets() -> bool:
     files = [name for name in listing.stdout.split("\0") if name and not name.startswith(NOT_SCANNED)]
     files = [name for name in files if (ROOT / name).is_file()]
     plugins = [word for name in NOT_LOOKED_FOR for word in ("--disable-plugin", name)]
-    command = [BINARIES / "detect-secrets-hook", *plugins, *files]
+    command = [BINARIES / "detect-secrets-hook", "--no-verify", *plugins, *files]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     print(f"secrets: {len(files)} files, {'found' if result.returncode else 'none'}")
     print(result.stdout + result.stderr, end="", file=sys.stderr)
