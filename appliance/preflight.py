@@ -17,6 +17,7 @@ from appliance.memory import available_memory_bytes, describe_bytes
 from appliance.settings import Settings
 from appliance.supervisor import run_dir
 from appliance.supervisor.rendering import find_nginx
+from engine.config import check_async_scheduling
 from engine.errors import ConfigError
 from engine.metrics import HISTOGRAMS
 from engine.models import ARCHITECTURES
@@ -32,6 +33,7 @@ def find_problems(settings: Settings) -> list[str]:
         _check_programs,
         _check_models,
         _check_ranks,
+        _check_async_scheduling,
         _check_memory,
         _check_key_file,
         _check_chat_template,
@@ -114,6 +116,14 @@ def _check_files(baked: BakedModel) -> Iterator[str]:
             yield f"{file} is not readable for this user"
         elif expected is not None and file.stat().st_size != expected:
             yield f"{file} has {file.stat().st_size} bytes, its manifest says {expected}: bake the model again"
+
+
+def _check_async_scheduling(settings: Settings) -> Iterator[str]:
+    try:
+        speculates = settings.speculative_config is not None
+        check_async_scheduling(settings.async_scheduling, speculates, settings.tensor_parallel_size)
+    except ConfigError as error:
+        yield str(error)
 
 
 def _check_memory(settings: Settings) -> Iterator[str]:

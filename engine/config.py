@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
@@ -45,6 +47,7 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"  # fcfs, priority
+    async_scheduling: bool = False  # plan a step while the one before it is computed
     max_num_queued_reqs: int = 1024  # that wait for a place in the running batch; more are refused
     max_num_queued_tokens: int = 262144  # of their prompts; a prompt that waits alone may be longer
     seed: int = 0
@@ -60,3 +63,16 @@ class EngineConfig:
     show_hidden_metrics: bool = False  # also under the names that they had in older vLLM
     custom_histogram_buckets: dict[str, tuple[float, ...]] | None = None  # by names of `engine.metrics.HISTOGRAMS`
     extra_eos_token_ids: tuple[int, ...] = field(default=())  # beside those of the baked generation_config.json
+
+    def __post_init__(self) -> None:
+        check_async_scheduling(self.async_scheduling, self.speculation is not None, self.tensor_parallel_size)
+
+
+def check_async_scheduling(is_async: bool, speculates: bool, tensor_parallel_size: int) -> None:
+    """Raises ConfigError where steps cannot be planned ahead at all."""
+    if is_async and speculates:
+        raise ConfigError(
+            "async_scheduling cannot be combined with speculation, whose drafts continue tokens that are known"
+        )
+    if is_async and tensor_parallel_size > 1:
+        raise ConfigError(f"async_scheduling needs tensor_parallel_size 1, but it is {tensor_parallel_size}")

@@ -1,15 +1,20 @@
 """The engine without its socket: requests in, outputs out, one step at a time.
 
 A step is update(execute(schedule())). Everything runs in the caller's thread; only the gauges are read from others.
+With async scheduling `execute` is a thread's of its own, and a step is scheduled and submitted before the one before it
+is updated.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from engine.admission import Admission
 from engine.config import EngineConfig
@@ -21,13 +26,24 @@ from engine.metrics import EngineMetrics
 from engine.queue_load import QueueLoad
 from engine.request import Request
 from engine.scheduler.outputs import Update
+from engine.scheduler.plan import PlannedStep
 from engine.scheduler.quarantine import TRIAL_TOKENS
 from engine.scheduler.scheduler import Scheduler
-from engine.step import HasProcesses, Runner, RunnerInfo, StepInput, StepOutput
+from engine.step import HasProcesses, Runner, RunnerInfo, StepOutput
 from engine.step_allowance import StepAllowance
+from engine.step_thread import StepThread
 from engine.suspects import Suspects
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _StepUnderWay:
+    """A step that is not updated yet. ``wait`` returns what the runner made of it."""
+
+    planned: PlannedStep
+    wait: Callable[[], StepOutput]
+    submitted_s: float = field(default_factory=time.perf_counter)
 
 
 class EngineCore:
@@ -53,6 +69,9 @@ class EngineCore:
         self.info = _effective_info(config, runner.info, self._admission.max_model_len)
         self._scheduler = Scheduler(config, self.info)
         self._grammars = RequestGrammars(config, self.info)
+        self._steps = StepThread(runner) if config.async_scheduling else None
+        self._under_way: deque[_StepUnderWay] = deque()  # the oldest first
+        self._last_result_s = 0.0
         self.metrics = metrics or EngineMetrics(config, self.info)
         self.metrics.watch(self._scheduler)
 
@@ -78,7 +97,8 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether a step would do anything. Without any, `on_grammar` is called when there is some again."""
-        return self._grammars.has_finished or self._scheduler.num_requests > self._grammars.num_pending
+        is_open = self._scheduler.num_requests > self._grammars.num_pending
+        return is_open or self._grammars.has_finished or bool(self._under_way)
 
     def on_grammar(self, wake: Callable[[], None]) -> None:
         """Have `wake` called, in another thread, when a request's grammar was compiled."""
@@ -91,6 +111,8 @@ class EngineCore:
 
     def close(self) -> None:
         """End the processes that the runner started."""
+        if self._steps is not None:
+            self._steps.close()
         if isinstance(self._runner, HasProcesses):
             self._runner.close()
 
@@ -115,28 +137,31 @@ class EngineCore:
         return None if self._scheduler.add(state) else self._close_resumed(state)
 
     def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> list[RequestOutput]:
-        """Drop these requests and free their blocks at once. Unknown ids are ignored."""
+        """Drop these requests and free their blocks at once. Unknown ids are ignored.
+
+        A step under way may still compute for them; what it writes is over before a later step writes there.
+        """
         aborted = self._drop(request_ids, finish_reason)
         return [RequestOutput(request_id=request.request_id, finish_reason=finish_reason) for request in aborted]
 
     def step(self) -> list[RequestOutput]:
-        """Compute one step. What the runner raises is a fault of the engine and goes through to the caller."""
+        """Compute one step. What the runner raises is a fault of the engine and goes through to the caller.
+
+        With async scheduling: begin a step, and return the outputs of the one before it. Where none can begin before
+        those are known, none does.
+        """
         closed = self._take_grammars()
-        step = self._scheduler.schedule(time.monotonic())
-        if step is None:
+        planned = self._scheduler.schedule(time.monotonic())
+        due = self._under_way[0].planned if self._under_way else planned
+        if due is None:
             return closed
-        requests = self._scheduler.requests_of(step)
         # In hand until all of the step is done: whatever fails here, the next engine knows whose it was.
-        self._hold(requests, self._allowance.allow(step.num_tokens))
-        self._grammars.add_masks(step, requests)
-        started_s = time.perf_counter()
-        result = self._runner.execute(step)
-        seconds = time.perf_counter() - started_s
-        self._scheduler.observe(step, seconds)
-        self._allowance.observe(step.num_tokens, seconds)
-        outputs = self._update(step, result)
-        self._hold(())
-        return closed + outputs
+        self._hold(planned.requests if planned else (), self._allowance.allow(due.step.num_tokens))
+        if planned is not None:
+            self._submit(planned)
+        if planned is not None and self._steps is not None and len(self._under_way) == 1:
+            return closed
+        return closed + self._finish()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; refused (False) while blocks are in use."""
@@ -153,9 +178,34 @@ class EngineCore:
             request.num_faults = suspicion.num_faults
             request.trial_end = cleared_at
 
+    def _submit(self, planned: PlannedStep) -> None:
+        step = planned.step
+        self._grammars.add_masks(step, planned.requests)
+        wait = self._steps.submit(step) if self._steps else functools.partial(self._runner.execute, step)
+        self._under_way.append(_StepUnderWay(planned, wait))
+
+    def _finish(self) -> list[RequestOutput]:
+        """Wait for the oldest step under way and take its result in."""
+        oldest = self._under_way[0]
+        started_s = max(oldest.submitted_s, self._last_result_s)
+        result = oldest.wait()
+        self._last_result_s = time.perf_counter()
+        step, seconds = oldest.planned.step, self._last_result_s - started_s
+        self._scheduler.observe(step, seconds)
+        self._allowance.observe(step.num_tokens, seconds)
+        outputs = self._update(oldest.planned, result)
+        self._under_way.popleft()
+        self._hold(())
+        return outputs
+
     def _hold(self, requests: Iterable[Request], allowance_s: float | None = None) -> None:
-        """Tell the journal whose requests are in hand: the step's, and those whose grammars are being compiled."""
-        in_hand = [(request.key, request.num_output_tokens) for request in (*requests, *self._grammars.pending)]
+        """Tell the journal whose requests are in hand: these, those of steps under way, and those whose grammars are
+        being compiled.
+        """
+        under_way = (request for some in self._under_way for request in some.planned.requests)
+        # Each once: a request is in both of two steps under way.
+        held = dict.fromkeys((*requests, *under_way, *self._grammars.pending))
+        in_hand = [(request.key, request.num_output_tokens) for request in held]
         if allowance_s is None:
             self._journal.hold(in_hand)
         else:
@@ -182,9 +232,9 @@ class EngineCore:
             self.metrics.record_finish(request, now_s)
         return dropped
 
-    def _update(self, step: StepInput, result: StepOutput) -> list[RequestOutput]:
-        updates: list[Update] = self._scheduler.update(step, result)
-        self.metrics.record_step(self._scheduler.stats, updates, time.monotonic())
+    def _update(self, planned: PlannedStep, result: StepOutput) -> list[RequestOutput]:
+        updates: list[Update] = self._scheduler.update(planned, result)
+        self.metrics.record_step(planned.stats, updates, time.monotonic())
         for request, _ in updates:
             if request.is_finished:
                 self._suspects.forget(request.key)

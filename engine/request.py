@@ -62,6 +62,8 @@ class Request:
 
     status: RequestStatus = field(init=False, default=RequestStatus.WAITING)
     num_computed_tokens: int = field(init=False, default=0)
+    num_tokens_under_way: int = field(init=False, default=0)  # computed by steps whose results are not in yet
+    num_awaited_tokens: int = field(init=False, default=0)  # output tokens that those steps draw
     num_cached_tokens: int | None = field(init=False, default=None)  # prompt tokens found at the first admission
     num_counted_prompt_tokens: int = field(init=False)  # so that a recomputed prompt is not counted twice
     num_preemptions: int = field(init=False, default=0)
@@ -118,6 +120,16 @@ class Request:
     def num_tokens(self) -> int:
         """All known tokens, prompt and output."""
         return self.num_prompt_tokens + len(self.output_token_ids)
+
+    @property
+    def num_tokens_ahead(self) -> int:
+        """All tokens when the steps under way are done, unless they end it."""
+        return self.num_tokens + self.num_awaited_tokens
+
+    @property
+    def num_computed_ahead(self) -> int:
+        """Computed tokens when the steps under way are done."""
+        return self.num_computed_tokens + self.num_tokens_under_way
 
     @property
     def wants_prompt_logprobs(self) -> bool:

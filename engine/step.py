@@ -29,6 +29,9 @@ class StepRow:
     ``draft_token_ids`` are guesses of what comes next: they are computed behind the last known token (and counted in
     ``num_scheduled_tokens``), and one more token is drawn after each that turns out right. Only rows that sample have
     any, and only without a grammar.
+
+    ``awaits_token`` is True where the step before this one has yet to draw the last token: it is missing from
+    ``output_token_ids``, counts all the same, and is the only one that the row computes.
     """
 
     request_id: str
@@ -42,6 +45,7 @@ class StepRow:
     wants_prompt_logprobs: bool = False  # this chunk's prompt logprobs are asked for
     token_mask: NDArray[np.int32] | None = None  # bit t % 32 of word t // 32: a grammar allows token t
     draft_token_ids: list[int] = field(default_factory=list)
+    awaits_token: bool = False
 
 
 @dataclass(slots=True)

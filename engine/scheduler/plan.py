@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.request import Request
 from engine.step import StepInput, StepRow
 
 
@@ -51,3 +52,12 @@ class StepStats:
     num_prompt_tokens: int = 0  # computed or found cached for the first time
     num_draft_tokens: int = 0
     draft_lengths_accepted: list[int] = field(default_factory=list)  # one for each draft
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step with what the scheduler has to know of it when its result comes."""
+
+    step: StepInput
+    requests: list[Request]  # parallel to its rows
+    stats: StepStats

@@ -21,7 +21,7 @@ from engine.queue_load import QueueLoad
 from engine.request import Request, RequestStatus
 from engine.scheduler.drafts import DraftPlanner
 from engine.scheduler.outputs import Update, take_tokens
-from engine.scheduler.plan import StepPlan, StepStats
+from engine.scheduler.plan import PlannedStep, StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
 from engine.scheduler.quarantine import Quarantine
 from engine.scheduler.stop import StopRule
@@ -54,7 +54,8 @@ class Scheduler:
         )
         self._num_deferred = 0
         self._is_blocked = False
-        self.stats = StepStats()
+        self._num_under_way = 0  # steps that are planned and whose results are not in yet
+        self._stats = StepStats()  # of the step that is being planned
         self.queue_load = self._measure_load()
 
     @property
@@ -111,10 +112,6 @@ class Scheduler:
         self._retire([request])
         return request
 
-    def requests_of(self, step: StepInput) -> list[Request]:
-        """The requests behind a step's rows."""
-        return [self._requests[row.request_id] for row in step.rows]
-
     def abort(self, request_ids: Iterable[str], finish_reason: str = "abort") -> list[Request]:
         """Drop these requests and free their blocks now. Unknown ids are ignored."""
         known_ids = dict.fromkeys(request_id for request_id in request_ids if request_id in self._requests)
@@ -130,46 +127,81 @@ class Scheduler:
         """Forget every cached block; False while blocks are in use."""
         return self._tables.pool.reset()
 
-    def schedule(self, now_s: float) -> StepInput | None:
-        """Plan the next step; None where nobody has anything to compute."""
-        self.stats = StepStats()
+    def schedule(self, now_s: float) -> PlannedStep | None:
+        """Plan the next step; None where nobody has anything to compute, or where a step is under way whose result
+        has to be known first.
+        """
+        if self._num_under_way and not self._can_plan_ahead():
+            return None
+        self._stats = StepStats()
         self._num_deferred = 0
         plan = StepPlan(self._config.max_num_batched_tokens)
         is_trial = self._quarantine.take_turn(bool(self._running or self._waiting))
         if not (is_trial and self._plan_trial(plan, now_s)):
             self._plan_running(plan)
-            if not self.stats.num_preemptions:
+            if not self._stats.num_preemptions:
                 self._plan_waiting(plan, now_s)
         if self._drafts is not None:
             self._drafts.add_drafts(plan, self._requests)
         self._is_blocked = len(self._waiting) > self._num_deferred
         self.queue_load = self._measure_load()
-        return plan.finish()
+        step = plan.finish()
+        return None if step is None else self._expect(step)
 
     def observe(self, step: StepInput, seconds: float) -> None:
         """Learn from the time that a step took to execute."""
         if self._drafts is not None:
             self._drafts.observe(step, seconds)
 
-    def update(self, step: StepInput, result: StepOutput) -> list[Update]:
-        """Take in what the runner computed; returns what there is to deliver, in row order."""
+    def update(self, planned: PlannedStep, result: StepOutput) -> list[Update]:
+        """Take in what the runner computed; returns what there is to deliver, in row order.
+
+        What was computed ahead for a request that has ended in the meantime is dropped. Its blocks may be another's by
+        now, who writes into them in a later step.
+        """
+        self._num_under_way -= 1
         updates = []
-        for index, row in enumerate(step.rows):
-            request = self._requests[row.request_id]
+        for index, (row, request) in enumerate(zip(planned.step.rows, planned.requests, strict=True)):
+            if request.is_finished:
+                continue
+            request.num_tokens_under_way -= row.num_scheduled_tokens
+            request.num_awaited_tokens -= row.samples
             token_ids = result.token_ids[index]
             num_accepted = min(len(token_ids) - 1, len(row.draft_token_ids)) if row.draft_token_ids else 0
             request.num_computed_tokens += row.num_scheduled_tokens - len(row.draft_token_ids) + num_accepted
-            self._take_prompt(request, result.prompt_logprobs[index] if result.prompt_logprobs else None)
+            prompt_logprobs = result.prompt_logprobs[index] if result.prompt_logprobs else None
+            self._take_prompt(request, prompt_logprobs, planned.stats)
             if token_ids:
                 logprobs = result.logprobs[index] if result.logprobs else None
                 updates.append((request, take_tokens(request, token_ids, logprobs, self._stop_rule)))
                 self._waiting.charge(request, 0, len(token_ids))
             if row.draft_token_ids and self._drafts is not None:
-                self._drafts.take(request, row, num_accepted, self.stats)
+                self._drafts.take(request, row, num_accepted, planned.stats)
             self._tables.register_computed(request)
         self._retire([request for request, _ in updates if request.is_finished])
         self._end_trial()
         return updates
+
+    def _can_plan_ahead(self) -> bool:
+        """Whether the next step does not depend on the tokens that are drawn now: on which of them a grammar goes on
+        from, who is cleared by them, or who would have to give way to whom.
+        """
+        if self._drafts is not None or self._quarantine or self._quarantine.num_on_trial:
+            return False
+        awaiting = [request for request in self._running if request.num_awaited_tokens]
+        if any(request.sampling.grammar is not None for request in awaiting):
+            return False
+        num_lacking = sum(self._tables.num_slots(request) <= request.num_computed_ahead for request in self._running)
+        return num_lacking <= self._tables.pool.num_free
+
+    def _expect(self, step: StepInput) -> PlannedStep:
+        """Count what the step's requests will have when it is done."""
+        requests = [self._requests[row.request_id] for row in step.rows]
+        for row, request in zip(step.rows, requests, strict=True):
+            request.num_tokens_under_way += row.num_scheduled_tokens
+            request.num_awaited_tokens += row.samples
+        self._num_under_way += 1
+        return PlannedStep(step, requests, self._stats)
 
     def _plan_trial(self, plan: StepPlan, now_s: float) -> bool:
         """A step for the suspect on trial alone, whoever has to give way for it; False where there is none to run."""
@@ -204,14 +236,17 @@ class Scheduler:
                 return
             if request.status is not RequestStatus.RUNNING:  # it gave way to one before it
                 continue
+            if request.num_awaited_tokens and self._stop_rule.is_certain(request):
+                continue
             budget = self._running_budget(request, plan)
-            num_tokens = self._num_schedulable(request, request.num_computed_tokens, budget)
+            num_tokens = self._num_schedulable(request, request.num_computed_ahead, budget)
             if num_tokens and self._make_room(request, num_tokens, plan):
                 plan.add(self._make_row(request, num_tokens))
 
     def _running_budget(self, request: Request, plan: StepPlan) -> int:
         """A long prompt leaves half to another tenant who waits, has a place and was served no more."""
-        is_prompt = request.num_tokens - request.num_computed_tokens > 1 and self._config.enable_chunked_prefill
+        num_left = request.num_tokens_ahead - request.num_computed_ahead
+        is_prompt = num_left > 1 and self._config.enable_chunked_prefill
         has_place = self._waiting and self.num_running < self._config.max_num_seqs
         if is_prompt and has_place and self._waiting.is_due_before(request):
             return (plan.budget + 1) // 2
@@ -252,11 +287,11 @@ class Scheduler:
             request.timeline.scheduled_s = now_s
             self._waiting.charge(request, request.num_tokens - num_cached_tokens, 0)
         if self._tables.can_read_cache(request):
-            self.stats.num_queried_tokens += request.num_tokens
-            self.stats.num_hit_tokens += num_cached_tokens
+            self._stats.num_queried_tokens += request.num_tokens
+            self._stats.num_hit_tokens += num_cached_tokens
 
     def _num_schedulable(self, request: Request, num_computed_tokens: int, budget: int) -> int:
-        num_tokens = request.num_tokens - num_computed_tokens
+        num_tokens = request.num_tokens_ahead - num_computed_tokens
         if num_tokens == 1:
             return 1
         if not self._config.enable_chunked_prefill:
@@ -267,7 +302,7 @@ class Scheduler:
         return min(num_tokens, budget)
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
-        while not self._tables.grow(request, request.num_computed_tokens + num_tokens):
+        while not self._tables.grow(request, request.num_computed_ahead + num_tokens):
             victim = self._pick_victim(self._running)
             self._preempt(victim, plan)
             if victim is request:
@@ -281,10 +316,10 @@ class Scheduler:
         self._tables.release(victim)
         victim.preempt()
         self._waiting.push_front(victim)
-        self.stats.num_preemptions += 1
+        self._stats.num_preemptions += 1
 
     def _make_row(self, request: Request, num_tokens: int) -> StepRow:
-        num_computed_tokens = request.num_computed_tokens
+        num_computed_tokens = request.num_computed_ahead
         return StepRow(
             request_id=request.request_id,
             prompt_token_ids=request.prompt_token_ids,
@@ -293,21 +328,22 @@ class Scheduler:
             num_scheduled_tokens=num_tokens,
             block_ids=self._tables.block_ids(request),
             sampling=request.sampling,
-            samples=num_computed_tokens + num_tokens == request.num_tokens,
+            samples=num_computed_tokens + num_tokens == request.num_tokens_ahead,
             wants_prompt_logprobs=(
                 request.prompt_logprobs is not None and num_computed_tokens < request.num_prompt_tokens - 1
             ),
+            awaits_token=request.num_awaited_tokens > 0,
         )
 
-    def _take_prompt(self, request: Request, prompt_logprobs: list[TokenLogprobs] | None) -> None:
+    def _take_prompt(self, request: Request, prompt_logprobs: list[TokenLogprobs] | None, stats: StepStats) -> None:
         if request.num_counted_prompt_tokens < request.num_prompt_tokens:
-            self._count_prompt(request)
+            self._count_prompt(request, stats)
         if prompt_logprobs and request.prompt_logprobs is not None:
             request.prompt_logprobs.extend(prompt_logprobs)
 
-    def _count_prompt(self, request: Request) -> None:
+    def _count_prompt(self, request: Request, stats: StepStats) -> None:
         num_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
-        self.stats.num_prompt_tokens += max(0, num_tokens - request.num_counted_prompt_tokens)
+        stats.num_prompt_tokens += max(0, num_tokens - request.num_counted_prompt_tokens)
         request.num_counted_prompt_tokens = max(num_tokens, request.num_counted_prompt_tokens)
 
     def _retire(self, finished: list[Request]) -> None:

@@ -24,6 +24,11 @@ class StopRule:
             return True
         return self._stops_by_token(request) or self._stops_by_length(request)
 
+    def is_certain(self, request: Request) -> bool:
+        """Whether the request ends with the tokens that it awaits, whatever they are."""
+        num_output_tokens = request.num_output_tokens + request.num_awaited_tokens
+        return num_output_tokens >= request.sampling.max_tokens or request.num_tokens_ahead >= self.max_model_len
+
     def _stops_by_grammar(self, request: Request, grammar: GrammarState) -> bool:
         if grammar.error is not None:
             request.finish("error")

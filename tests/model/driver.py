@@ -84,6 +84,10 @@ class Run:
                     merged[output.request_id] = output
         return merged
 
+    def close(self) -> None:
+        """End the thread that it may have started."""
+        self._core.close()
+
 
 def make_request(request_id: str, prompt: list[int], resumed: Sequence[int] = (), **sampling: Any) -> GenerateRequest:
     """Greedy and without EOS, unless told otherwise."""

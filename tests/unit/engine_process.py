@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("socket", type=Path)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--gate", type=Path)
+    parser.add_argument("--async-scheduling", action="store_true")
     parser.add_argument("--fail", choices=("config", "engine", "bug"))
     options = parser.parse_args(argv)
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise errors[options.fail]
         return CountingRunner(options.step_s)
 
-    return serve(make_config(options.socket), make_runner)
+    return serve(make_config(options.socket, async_scheduling=options.async_scheduling), make_runner)
 
 
 if __name__ == "__main__":

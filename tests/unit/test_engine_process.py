@@ -255,3 +255,45 @@ async def test_a_frozen_engine_is_lost_where_a_timeout_is_set(path: Path) -> Non
             process.send_signal(signal.SIGCONT)
             await wait_idle(client)  # the old connection's request was dropped
             assert tokens_of(await collect(client, make_request())) == counted(3, 5)
+
+
+# Async scheduling
+
+
+async def test_async_scheduling_answers_the_same(path: Path) -> None:
+    with spawned_engine(path, "--async-scheduling") as process:
+        async with connected_client(path) as client:
+            await wait_ready(client)
+            requests = [make_request(f"r{number}", prompt=[number], max_tokens=50) for number in range(20)]
+            answers = await asyncio.gather(*(collect(client, request) for request in requests))
+            for number, outputs in enumerate(answers):
+                assert tokens_of(outputs) == counted(number, 50)
+                assert outputs[-1].finish_reason == "length"
+            left = await begin(client)
+            process.terminate()
+            with pytest.raises(EngineLostError):
+                await left
+            assert wait_exit(process)[0] == 0
+
+
+async def test_async_scheduling_aborts_what_is_under_way(path: Path) -> None:
+    with spawned_engine(path, "--async-scheduling", *STEP):
+        async with connected_client(path) as client:
+            await wait_ready(client)
+            task = await begin(client)
+            task.cancel()
+            await asyncio.wait([task])
+            info = await wait_idle(client)
+            assert info.kv_cache_usage == 0
+            assert tokens_of(await collect(client, make_request())) == counted(3, 5)
+
+
+async def test_async_scheduling_ends_with_a_fault_as_well(path: Path) -> None:
+    with spawned_engine(path, "--async-scheduling") as process:
+        async with connected_client(path) as client:
+            await wait_ready(client)
+            with pytest.raises(EngineLostError):
+                await collect(client, make_request(prompt=[POISON_TOKEN]))
+            returned, errors = wait_exit(process)
+    assert returned == 1
+    assert "ValueError: poisoned" in errors

@@ -42,6 +42,13 @@ def test_an_architecture_that_is_not_supported(fake_model: Path) -> None:
     assert "LlamaForCausalLM" in found
 
 
+def test_async_scheduling_with_what_it_cannot_be_combined_with(fake_model: Path) -> None:
+    draft = {"method": "ngram", "num_speculative_tokens": 3}
+    found = problems(fake_model, async_scheduling=True, speculative_config=draft)
+    assert found == ["async_scheduling cannot be combined with speculation, whose drafts continue tokens that are known"]
+    assert problems(fake_model, async_scheduling=True) == problems(fake_model, speculative_config=draft) == []
+
+
 def test_names_that_do_not_fit(fake_model: Path) -> None:
     settings = Settings(model=(fake_model, fake_model), host="127.0.0.1", port=free_port())
     assert find_problems(settings) == ["--served-model-name: the name fake is used twice: give each model its own"]
