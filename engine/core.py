@@ -1,8 +1,8 @@
 """The engine without its socket: requests in, outputs out, one step at a time.
 
 A step is update(execute(schedule())). Everything runs in the caller's thread; only the gauges are read from others.
-With async scheduling `execute` is a thread's of its own, and a step is scheduled and submitted before the one before it
-is updated.
+With async scheduling steps are computed elsewhere (a GPU's queue, a thread), and each is scheduled and submitted before
+the one before it is updated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.scheduler.outputs import Update
 from engine.scheduler.plan import PlannedStep
 from engine.scheduler.quarantine import TRIAL_TOKENS
 from engine.scheduler.scheduler import Scheduler
-from engine.step import HasProcesses, Runner, RunnerInfo, StepOutput
+from engine.step import HasProcesses, Runner, RunnerInfo, StepOutput, TakesStepsAhead
 from engine.step_allowance import StepAllowance
 from engine.step_thread import StepThread
 from engine.suspects import Suspects
@@ -69,7 +69,7 @@ class EngineCore:
         self.info = _effective_info(config, runner.info, self._admission.max_model_len)
         self._scheduler = Scheduler(config, self.info)
         self._grammars = RequestGrammars(config, self.info)
-        self._steps = StepThread(runner) if config.async_scheduling else None
+        self._steps = _make_steps(runner) if config.async_scheduling else None
         self._under_way: deque[_StepUnderWay] = deque()  # the oldest first
         self._last_result_s = 0.0
         self.metrics = metrics or EngineMetrics(config, self.info)
@@ -111,7 +111,7 @@ class EngineCore:
 
     def close(self) -> None:
         """End the processes that the runner started."""
-        if self._steps is not None:
+        if isinstance(self._steps, StepThread):
             self._steps.close()
         if isinstance(self._runner, HasProcesses):
             self._runner.close()
@@ -254,6 +254,10 @@ class EngineCore:
             stop_reason=request.stop_reason,
             ends_in_text=request.ends_in_text,
         )
+
+
+def _make_steps(runner: Runner) -> TakesStepsAhead:
+    return runner if isinstance(runner, TakesStepsAhead) else StepThread(runner)
 
 
 def _refusal(request_id: str, error: RequestError) -> RequestOutput:

@@ -47,6 +47,11 @@ class StepRow:
     draft_token_ids: list[int] = field(default_factory=list)
     awaits_token: bool = False
 
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens before this step, the awaited one included."""
+        return len(self.output_token_ids) + self.awaits_token
+
 
 @dataclass(slots=True)
 class StepInput:
@@ -97,6 +102,17 @@ class Runner(Protocol):
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one forward pass and sample. Any exception is a fault of the engine, not of a request."""
+
+
+@runtime_checkable
+class TakesStepsAhead(Protocol):
+    """A runner that takes a step before the one before it is done, with rows that await that one's tokens.
+
+    At most two are under way, and they are waited for in order.
+    """
+
+    def submit(self, step: StepInput) -> Callable[[], StepOutput]:
+        """Have a step computed after those before it. What is returned waits for it, and raises what it raised."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.batch import StepBatch
-from engine.runner.inputs import IntArray, StepArrays
+from engine.runner.inputs import FillTokens, IntArray, StepArrays
 from engine.runner.staging import Staging
 
 MAX_ROWS = 256  # beyond it a step takes long enough to be launched kernel by kernel
@@ -91,12 +91,14 @@ class DecodeGraphs:
         """Whether a graph was captured that this step fits."""
         return bool(self._graphs) and arrays.is_decode and arrays.num_rows <= self.sizes[-1]
 
-    def replay(self, arrays: StepArrays) -> Tensor:
+    def replay(self, arrays: StepArrays, fill: FillTokens | None = None) -> Tensor:
         """Logits [R, V] of a step that `holds`; overwritten by the next replay."""
         size = self.sizes[bisect_left(self.sizes, arrays.num_rows)]
         width = arrays.block_tables.shape[1]
         vectors, tables = self._staging.put([self._padded_vectors(arrays, size), self._padded_tables(arrays, size)])
         self._vectors[:, :size].copy_(vectors)
+        if fill is not None:
+            fill(self._vectors[0])
         self._tables[:size, :width].copy_(tables)
         graph = self._graphs[size]
         graph.replay()

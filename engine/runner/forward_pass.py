@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.kernels import KVLayer
 from engine.runner.cuda_graphs import DecodeGraphs
-from engine.runner.inputs import ModelInputs, StepArrays, place_inputs
+from engine.runner.inputs import FillTokens, ModelInputs, StepArrays, place_inputs
 from engine.runner.memory import out_of_memory_while_serving
 from engine.runner.staging import Staging
 
@@ -70,12 +70,14 @@ class ForwardPass:
         self._device = device
         self._gpu = gpu
 
-    def run(self, work: Work) -> Logits:
+    def run(self, work: Work, fill: FillTokens | None = None) -> Logits:
         """Fill the KV cache and compute logits; to be called, and its result used, in inference mode."""
         graphs = None if self._gpu is None else self._gpu.graphs
         if graphs is not None and graphs.holds(work.arrays) and not len(work.prompt_rows):
-            return Logits(graphs.replay(work.arrays), iter(()))
+            return Logits(graphs.replay(work.arrays, fill), iter(()))
         inputs = self._make_inputs(work.arrays)
+        if fill is not None:
+            fill(inputs.token_ids)
         x = self._model.forward(inputs.token_ids, inputs.batch, self._kv_cache)
         wants_logits = inputs.sample_rows.shape[0] > 0
         if wants_logits and work.is_plain:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # `make gpu-check` has no messages
     from engine.step import StepInput, StepRow
 
 IntArray = npt.NDArray[np.int32]
+FillTokens = Callable[[Tensor], object]
+"""Puts what the host does not know yet into token_ids[T] on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,9 @@ def make_block_tables(rows: list[StepRow]) -> IntArray:
 
 
 def scheduled_token_ids(row: StepRow) -> list[int]:
-    """The tokens that this step computes for the row."""
+    """The tokens that this step computes for the row; 0 for one that is awaited."""
+    if row.awaits_token:
+        return [0]
     start, num_prompt = row.num_computed_tokens, len(row.prompt_token_ids)
     end = start + row.num_scheduled_tokens
     if end <= num_prompt:

@@ -13,6 +13,7 @@ from engine.runner.memory import out_of_memory_while_loading
 from engine.runner.model_loading import LOADED_PERCENT, ModelLoading
 from engine.runner.model_runner import ModelRunner
 from engine.runner.parallel.ranks import Ranks
+from engine.runner.queueing_runner import QueueingRunner
 from engine.sampling.device import DeviceSampler
 from engine.sampling.sampler import Sampler
 from engine.step import Progress, RunnerInfo, StepInput, StepRow
@@ -58,6 +59,8 @@ def make_model_runner(plan: LoadPlan, forward: ForwardPass, num_blocks: int, ran
     sampler = Sampler(info.eos_token_ids)
     if plan.is_gpu or plan.sampling_implementation != "reference":
         sampler = DeviceSampler(info.eos_token_ids, plan.sampling_implementation)
+        if plan.is_gpu and plan.config.async_scheduling:
+            return QueueingRunner(forward, info, sampler)
     return ModelRunner(forward, info, sampler=sampler, ranks=ranks)
 
 

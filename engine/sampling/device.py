@@ -6,6 +6,7 @@ Masks, grammars and logprobs are rare and stay as they are, row by row (`engine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,14 +43,18 @@ class DeviceSampler(Sampler):
         for index, row in enumerate(rows):
             if row.token_mask is not None:
                 apply_token_mask_(logits[index], row.token_mask, raw.get(index))
-        token_ids: list[int] = self._draw(logits, make_draw_rows(rows, logits.device)).tolist()
+        token_ids: list[int] = self.draw(logits, rows).tolist()
         return token_ids
+
+    def draw(self, logits: Tensor, rows: list[StepRow]) -> Tensor:
+        """A token of each row of processed logits[n, V]: int64 [n], on their device, which is not waited for."""
+        return self._draw(logits, make_draw_rows(rows, logits.device))
 
 
 def make_draw_rows(rows: list[StepRow], device: torch.device) -> DrawRows:
     """How each row picks its token, in one copy to the device."""
     count = len(rows)
-    keys = np.array([row_keys(row.sampling.seed, len(row.output_token_ids)) for row in rows], dtype=np.int64)
+    keys = np.array([row_keys(row.sampling.seed, row.num_output_tokens) for row in rows], dtype=np.int64)
     floats = np.array(
         [
             [_temperature(row) for row in rows],
@@ -60,7 +65,7 @@ def make_draw_rows(rows: list[StepRow], device: torch.device) -> DrawRows:
     )
     top_k = np.array([max(row.sampling.top_k, 0) for row in rows], dtype=np.int32)
     packed = np.concatenate([keys.reshape(-1).view(np.uint8), floats.reshape(-1).view(np.uint8), top_k.view(np.uint8)])
-    data = torch.from_numpy(packed).to(device)
+    data = to_device(packed, device)
     on_device = data[16 * count : 28 * count].view(torch.float32).view(3, count)
     return DrawRows(
         temperature=on_device[0],
@@ -70,6 +75,12 @@ def make_draw_rows(rows: list[StepRow], device: torch.device) -> DrawRows:
         keys=data[: 16 * count].view(torch.int64).view(count, 2),
         truncates=any(truncates(row.sampling) for row in rows),
     )
+
+
+def to_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """A copy of the array; a GPU is not waited for."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def make_seen_tokens(rows: list[StepRow], device: torch.device) -> SeenTokens:

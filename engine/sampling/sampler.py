@@ -98,8 +98,12 @@ def _contenders(scaled: Tensor, seed: int, position: int) -> Tensor:
 
 def is_plain(row: StepRow) -> bool:
     """Whether the row's token is the one with the largest logit, and nothing else is asked for."""
-    asks_for_more = _wants_logprobs(row) or row.token_mask is not None or has_masks(row) or has_penalties(row)
-    return _is_greedy(row) and not asks_for_more
+    return _is_greedy(row) and is_bare(row)
+
+
+def is_bare(row: StepRow) -> bool:
+    """Whether the row's token is drawn from the logits as they are, and nothing else is asked for."""
+    return not (_wants_logprobs(row) or row.token_mask is not None or has_masks(row) or has_penalties(row))
 
 
 def _is_greedy(row: StepRow) -> bool:

@@ -45,7 +45,8 @@ def test_an_architecture_that_is_not_supported(fake_model: Path) -> None:
 def test_async_scheduling_with_what_it_cannot_be_combined_with(fake_model: Path) -> None:
     draft = {"method": "ngram", "num_speculative_tokens": 3}
     found = problems(fake_model, async_scheduling=True, speculative_config=draft)
-    assert found == ["async_scheduling cannot be combined with speculation, whose drafts continue tokens that are known"]
+    assert len(found) == 1
+    assert found[0].startswith("async_scheduling cannot be combined with speculation")
     assert problems(fake_model, async_scheduling=True) == problems(fake_model, speculative_config=draft) == []
 
 
