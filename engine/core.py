@@ -147,8 +147,8 @@ class EngineCore:
     def step(self) -> list[RequestOutput]:
         """Compute one step. What the runner raises is a fault of the engine and goes through to the caller.
 
-        With async scheduling: begin a step, and return the outputs of the one before it. Where none can begin before
-        those are known, none does.
+        With async scheduling: begin a step, then return the outputs of the one before it. Where the next step depends
+        on those, none is begun.
         """
         closed = self._take_grammars()
         planned = self._scheduler.schedule(time.monotonic())
@@ -159,8 +159,8 @@ class EngineCore:
         self._hold(planned.requests if planned else (), self._allowance.allow(due.step.num_tokens))
         if planned is not None:
             self._submit(planned)
-        if planned is not None and self._steps is not None and len(self._under_way) == 1:
-            return closed
+            if self._steps is not None and len(self._under_way) == 1:
+                return closed
         return closed + self._finish()
 
     def reset_prefix_cache(self) -> bool:

@@ -24,7 +24,7 @@ class StepRow:
 
     Token ``i`` of a request is ``prompt_token_ids[i]`` or, past the prompt, ``output_token_ids[i - len(prompt)]``.
     ``block_ids`` covers every token up to the end of this step. ``samples`` is True when the row reaches the last
-    known token, so that a new token is drawn, for output position ``len(output_token_ids)``.
+    known token, so that a new token is drawn, for output position ``num_output_tokens``.
 
     ``draft_token_ids`` are guesses of what comes next: they are computed behind the last known token (and counted in
     ``num_scheduled_tokens``), and one more token is drawn after each that turns out right. Only rows that sample have

@@ -183,10 +183,10 @@ class Scheduler:
         return updates
 
     def _can_plan_ahead(self) -> bool:
-        """Whether the next step does not depend on the tokens that are drawn now: on which of them a grammar goes on
-        from, who is cleared by them, or who would have to give way to whom.
+        """Whether the next step is the same whatever tokens come: no suspect awaits its trial's end, no grammar has to
+        see them, and nobody must give way, who might end by himself.
         """
-        if self._drafts is not None or self._quarantine or self._quarantine.num_on_trial:
+        if self._quarantine or self._quarantine.num_on_trial:
             return False
         awaiting = [request for request in self._running if request.num_awaited_tokens]
         if any(request.sampling.grammar is not None for request in awaiting):
@@ -310,6 +310,7 @@ class Scheduler:
         return True
 
     def _preempt(self, victim: Request, plan: StepPlan) -> None:
+        assert not victim.num_tokens_under_way, "preempted while a step computes for it"
         logger.debug("preempted request_id=%s num_computed=%d", victim.request_id, victim.num_computed_tokens)
         plan.drop(victim.request_id)
         self._running.remove(victim)
