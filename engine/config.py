@@ -45,6 +45,7 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"  # fcfs, priority
+    fair_step_tokens: int = 0  # of a step that a tenant may take beside the one who was served least; 0 = any number
     max_num_queued_reqs: int = 1024  # that wait for a place in the running batch; more are refused
     max_num_queued_tokens: int = 262144  # of their prompts; a prompt that waits alone may be longer
     seed: int = 0

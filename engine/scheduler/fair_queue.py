@@ -9,6 +9,7 @@ With one tenant this is plain first come, first served.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 
 from engine.request import Request, RequestStatus
 
@@ -61,6 +62,11 @@ class FairQueue:
         """Whether the next one is of another tenant, who was served no more than that of `request`."""
         tenant = self.peek().tenant
         return tenant != request.tenant and self._served[tenant] <= self._served[request.tenant]
+
+    def pick_favoured(self, running: Iterable[Request]) -> str | None:
+        """The tenant that was served least, of those who run or wait; None where that is only one."""
+        tenants = {request.tenant for request in running} | self._lines.keys()
+        return min(tenants, key=lambda tenant: self._served[tenant]) if len(tenants) > 1 else None
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Tokens were computed for the request's tenant."""

@@ -86,6 +86,35 @@ def test_a_long_prompt_leaves_half_of_a_step_to_another_tenant() -> None:
     run(core)
 
 
+def test_a_crowd_takes_a_few_tokens_beside_another_tenant() -> None:
+    core = make_core(fair_step_tokens=3, max_num_batched_tokens=64)
+    crowd = [make_message(4, tenant="f", max_tokens=30) for _ in range(8)]
+    add(core, *crowd)
+    core.step()
+    core.step()
+    assert len(rows_of(core)) == 8, "alone it has all"
+    quiet = make_message(10, tenant="q", max_tokens=20)
+    add(core, quiet)
+    step_until(core, lambda: quiet.request_id in rows_of(core))
+    beside = []
+    while quiet.request_id in core._scheduler:
+        core.step()
+        beside.append(sorted(rows_of(core).values()))
+    short = [rows for rows in beside if len(rows) <= 4]
+    assert len(short) > len(beside) / 2, "as soon as the crowd has had as much as the quiet one's prompt"
+    outputs = run(core)
+    assert set(outputs) == {message.request_id for message in crowd}
+
+
+def test_equal_tenants_do_not_hold_each_other_up() -> None:
+    core = make_core(fair_step_tokens=2, max_num_batched_tokens=64)
+    add_line(core, "aabbcc", prompt=2, max_tokens=6)
+    core.step()
+    core.step()
+    assert len(rows_of(core)) == 6
+    run(core)
+
+
 def test_a_prompt_that_must_be_computed_at_once_is() -> None:
     core = make_core(max_num_batched_tokens=200, enable_chunked_prefill=False)
     add(core, *(make_message(120, tenant=tenant) for tenant in "fq"))
