@@ -8,7 +8,7 @@ With one tenant this is plain first come, first served.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 
 from engine.request import Request, RequestStatus
@@ -64,9 +64,14 @@ class FairQueue:
         return tenant != request.tenant and self._served[tenant] <= self._served[request.tenant]
 
     def pick_favoured(self, running: Iterable[Request]) -> str | None:
-        """The tenant that was served least, of those who run or wait; None where that is only one."""
-        tenants = {request.tenant for request in running} | self._lines.keys()
-        return min(tenants, key=lambda tenant: self._served[tenant]) if len(tenants) > 1 else None
+        """The tenant that was served least (of two alike: with fewer requests), of those who run or wait.
+
+        None where that is only one.
+        """
+        crowds = Counter(request.tenant for request in running)
+        for tenant, line in self._lines.items():
+            crowds[tenant] += len(line)
+        return min(crowds, key=lambda tenant: (self._served[tenant], crowds[tenant])) if len(crowds) > 1 else None
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Tokens were computed for the request's tenant."""
