@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import main
+from appliance.keys import key_store
 from appliance.keys.api_key import DEFAULT_SCOPES, KeyLimits, KeyRing, digest, make_secret
 from appliance.keys.key_file import KeyFileError, parse_keys, print_entry, read_keys
 from appliance.keys.key_store import KeyStore
@@ -120,6 +121,37 @@ async def test_a_changed_file_is_read_and_a_broken_one_is_not(tmp_path: Path, ca
         file.unlink()
         await asyncio.sleep(0.1)
         await wait_for_names(store, "api-key-1", "b")
+
+
+async def test_whatever_happens_the_file_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(ENTRY)
+
+    def find_nothing(path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    def refuse(path: Path) -> bytes:
+        raise KeyFileError(f"{path}: cannot be read: Permission denied")
+
+    async with following(KeyStore([], file)) as store:
+        file.write_text("x = " + "[" * 100_000)
+        await wait_until(lambda: "is broken" in caplog.text)
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "find_writers", find_nothing)  # just taken away
+            file.write_text(ENTRY.replace('"a"', '"b"'))
+            await wait_for_names(store, "b")
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "read_bytes", lambda path: 1 / 0)
+            file.write_text(ENTRY)
+            await wait_until(lambda: "could not be followed" in caplog.text)
+        await wait_for_names(store, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "read_bytes", refuse)  # of another owner, for now
+            file.write_text(ENTRY.replace('"a"', '"c"'))
+            await wait_until(lambda: caplog.text.count("Permission denied") == 1)
+        await wait_for_names(store, "c")
 
 
 def test_without_a_file_to_begin_with_there_is_no_start(tmp_path: Path) -> None:
