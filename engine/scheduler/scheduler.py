@@ -71,7 +71,7 @@ class Scheduler:
 
     @property
     def num_deferred(self) -> int:
-        """Those of the waiting that let another compute their prefix first, or await their grammar."""
+        """Those of the waiting that let another compute their prefix first, await their grammar or their share."""
         return min(self._num_deferred, len(self._waiting))
 
     @property
@@ -233,7 +233,9 @@ class Scheduler:
         deferred: list[Request] = []
         while self._waiting and plan.budget > 0 and self.num_running < self._config.max_num_seqs:
             request = self._waiting.peek()
-            if request.awaits_grammar:
+            # A preempted one stands before all others, but not in their way while its tenant's share is used up.
+            is_out_of_turn = request.status is RequestStatus.PREEMPTED and self._shares.left(request.tenant) <= 0
+            if request.awaits_grammar or is_out_of_turn:
                 deferred.append(self._waiting.pop())
                 continue
             prefix = self._tables.find_prefix(request)

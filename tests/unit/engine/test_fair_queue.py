@@ -116,6 +116,20 @@ def test_equal_tenants_do_not_hold_each_other_up() -> None:
     run(core)
 
 
+def test_a_crowds_preempted_request_does_not_stand_in_another_tenants_way() -> None:
+    info = make_info(num_blocks=20, block_size=4, max_model_len=40)
+    core = make_core(fair_step_tokens=2, info=info, enable_prefix_caching=False)
+    crowd = [make_message(4, tenant="f", max_tokens=30) for _ in range(5)]
+    add(core, *crowd)
+    step_until(core, lambda: core.num_running == 3)
+    core.abort([crowd[0].request_id])  # there are blocks again, but the two that run take the crowd's share
+    quiet = make_message(4, tenant="q", max_tokens=2)
+    add(core, quiet)
+    core.step()
+    assert rows_of(core) == {crowd[1].request_id: 1, crowd[2].request_id: 1, quiet.request_id: 4}
+    assert set(run(core)) == {message.request_id for message in crowd[1:]} | {quiet.request_id}
+
+
 def test_a_prompt_that_must_be_computed_at_once_is() -> None:
     core = make_core(max_num_batched_tokens=200, enable_chunked_prefill=False)
     add(core, *(make_message(120, tenant=tenant) for tenant in "fq"))
