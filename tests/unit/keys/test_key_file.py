@@ -177,6 +177,20 @@ def test_a_file_that_all_can_read_is_warned_of(tmp_path: Path, caplog: pytest.Lo
     assert "every user can read it" in caplog.text
 
 
+def test_the_command_leaves_the_file_to_its_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.toml"
+    words = ["key", "new", "--name", "alice", "--file"]
+    assert main([*words, str(tmp_path / "none" / "keys.toml")]) == 1
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    file.touch()
+    file.chmod(0o640)
+    owner = 1234 if os.geteuid() == 0 else os.geteuid()
+    os.chown(file, owner, -1)
+    assert main([*words, str(file)]) == 0
+    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (owner, 0o640)
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_the_command_makes_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys.toml"
     words = ["key", "new", "--name", "alice", "--max-concurrent", "2", "--expires", "90d", "--file", str(file)]
