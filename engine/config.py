@@ -33,7 +33,7 @@ class EngineConfig:
     device: str = "auto"  # auto, cpu, cuda
     tensor_parallel_size: int = 1  # processes that share the model, on a GPU each where there are any
     dtype: str = "auto"  # auto, float32, bfloat16, float16
-    kv_cache_dtype: str = "auto"  # auto = dtype; bfloat16, int8, fp8 (the narrow ones on a GPU)
+    kv_cache_dtype: str = "auto"  # auto = dtype; bfloat16, int8, fp8 (on a GPU)
     batch_invariant: bool = False  # same bits alone and in a crowd on a GPU too, at the price of speed
     enforce_eager: bool = False  # no CUDA graphs
     max_model_len: int | None = None
@@ -47,6 +47,7 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"  # fcfs, priority
+    fair_step_tokens: int = 0  # of a step that a tenant may take beside the one who was served least; 0 = any number
     async_scheduling: bool = False  # plan a step while the one before it is computed
     max_num_queued_reqs: int = 1024  # that wait for a place in the running batch; more are refused
     max_num_queued_tokens: int = 262144  # of their prompts; a prompt that waits alone may be longer

@@ -24,8 +24,9 @@ _MODELS_PATH = "/v1/models"
 def get_key(headers: Headers) -> str | None:
     """The key sent along: ``Authorization: Bearer …`` or, as Anthropic's clients do, ``x-api-key``."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
+    token = token.strip(" \t")  # nothing else: read as latin-1, the last byte of a letter may look like a space
+    if scheme.lower() == "bearer" and token:
+        return token
     return headers.get("x-api-key")
 
 

@@ -49,6 +49,9 @@ class RateLimitMiddleware:
 
         try:
             await self._run(lease, scope, receive, send_with_limits)
+        except Exception:
+            status = status or _OUR_FAULT  # as it is told further out
+            raise
         finally:
             record = get_record()
             lease.end(record.num_output_tokens if record else 0, is_free=status >= _OUR_FAULT)

@@ -127,6 +127,16 @@ The prefix cache is off unless --enable-prefix-caching is given.""",
 
 The flags of the engine hold for all models.""",
     ),
+    "profile": Measurement(
+        "Show where a step's time goes on a CPU, op by op, and how long a stream waits for a long prompt, in process.",
+        "profile:add_profile_flags",
+        "profile:run_profile",
+        "breadbox bench profile [MODEL] [flags]",
+        """examples:
+  breadbox bench profile ./qwen3
+  breadbox bench profile --batch-sizes 1 8 64 --temperature 0.7 --markdown
+  breadbox bench profile --max-num-batched-tokens 256      how long may a step be?""",
+    ),
     "drafts": Measurement(
         "Measure what --speculative-config brings, on answers that copy and on free text, in process.",
         "drafts:add_drafts_flags",

@@ -146,17 +146,26 @@ def _print_end(expires_s: float | None) -> str | None:
 
 
 def _add_to_file(path: Path, entry: str) -> None:
-    """In one move, so that a box never reads half a file. Raises KeyFileError where the whole is not valid."""
+    """Raises KeyFileError where the whole is not valid, or cannot be written."""
     old = read_bytes(path) if path.exists() else b""
     data = old + (b"\n" if old and not old.endswith(b"\n\n") else b"") + entry.encode()
     parse_keys(data, path)
-    target = path.resolve()
-    file, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(file, "wb") as new:
+        _replace(path.resolve(), data)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """In one move, so that a box never reads half a file, and as readable for the box as before. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as new:
+            if target.exists():
+                status = target.stat()
+                os.fchmod(new.fileno(), status.st_mode & 0o777)
+                os.fchown(new.fileno(), status.st_uid, status.st_gid)
             new.write(data)
-        if path.exists():
-            Path(name).chmod(target.stat().st_mode & 0o777)
         Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -60,7 +60,7 @@ def parse_keys(data: bytes, path: Path) -> list[ApiKey]:
     """The keys in the content of `path`. Raises KeyFileError."""
     try:
         content = tomllib.loads(data.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KeyFileError(f"{path}: is not valid TOML: {error}") from None
     entries = content.pop("key", [])
     if content:

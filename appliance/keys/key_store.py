@@ -7,6 +7,7 @@ then (a copy in the run directory tells it).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Iterable
@@ -29,6 +30,7 @@ class KeyStore:
         self._path = path
         self._copy = folder / _COPY if folder is not None else None
         self._seen: tuple[int, ...] | None = None
+        self._told = ""  # the problem that was logged last
         self.ring = KeyRing(self._plain)
         if path is not None:
             self._begin(path)
@@ -41,7 +43,10 @@ class KeyStore:
             # Only a file that rests is read: half of one that is just being written may look like a whole one.
             last, before = _look_at(self._path), last
             if last == before and last != self._seen:
-                await asyncio.to_thread(self._reload, self._path)
+                try:
+                    await asyncio.to_thread(self._reload, self._path)
+                except Exception:  # this must not be the end: a key that is taken away must stop being valid
+                    logger.exception("api key file could not be followed, it is tried again")
 
     def _begin(self, path: Path) -> None:
         self._seen = _look_at(path)
@@ -54,19 +59,26 @@ class KeyStore:
             self.ring = KeyRing([*self._plain, *parse_keys(read_bytes(self._copy), self._copy)])
 
     def _reload(self, path: Path) -> None:
-        # Looked at before it is read: what is written meanwhile is seen the next time.
-        self._seen = _look_at(path)
+        # Looked at before it is read: what is written meanwhile is seen the next time. What cannot be read now is tried
+        # again: a file that only changes its owner looks the same as before.
+        self._seen, seen = None, _look_at(path)
         try:
-            self._take(read_bytes(path), path)
+            data = read_bytes(path)
+            self._seen = seen
+            self._take(data, path)
         except KeyFileError as error:
-            logger.error("api key file is broken, the keys before stay in force error=%s", error)
+            if str(error) != self._told:
+                logger.error("api key file is broken, the keys before stay in force error=%s", error)
+            self._told = str(error)
             return
+        self._told = ""
         logger.info("api keys loaded file=%s keys=%d", path, len(self.ring.keys) - len(self._plain))
 
     def _take(self, data: bytes, path: Path) -> None:
         self.ring = KeyRing([*self._plain, *parse_keys(data, path)])
-        if warning := find_writers(path) or find_readers(path):
-            logger.warning("api key file %s", warning)
+        with contextlib.suppress(OSError):  # another may just be taking its place
+            if warning := find_writers(path) or find_readers(path):
+                logger.warning("api key file %s", warning)
         if self._copy is not None:
             self._keep(data, self._copy)
 

@@ -99,19 +99,18 @@ class UsageFile:
 
     def begin(self, usage: Usage) -> None:
         """One more request of this worker is in flight; within `update`."""
-        self._num_in_flight += 1
-        usage.in_flight[self._worker] = self._num_in_flight
+        usage.in_flight[self._worker] = self._num_in_flight + 1
 
     def end(self, usage: Usage) -> None:
         """One less."""
-        self._num_in_flight -= 1
-        usage.in_flight[self._worker] = self._num_in_flight
+        usage.in_flight[self._worker] = self._num_in_flight - 1
 
     @contextmanager
     def _open(self) -> Iterator[Usage]:
         """The record under its lock, written back at the end. Raises BlockingIOError, OSError."""
         if self._path is None:
             yield self._own
+            self._keep_count(self._own)
             return
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -120,8 +119,13 @@ class UsageFile:
             usage.in_flight = {worker: num for worker, num in usage.in_flight.items() if num and self._lives(worker)}
             yield usage
             os.pwrite(file, msgspec.json.encode(usage).ljust(_RECORD_BYTES), 0)
+            self._keep_count(usage)
         finally:
             os.close(file)
+
+    def _keep_count(self, usage: Usage) -> None:
+        # Only now: what could not be written did not happen, and may be tried again.
+        self._num_in_flight = usage.in_flight.get(self._worker, self._num_in_flight)
 
     def _lives(self, worker: str) -> bool:
         process = worker.rpartition(".")[0]

@@ -31,7 +31,9 @@ from appliance.supervisor.orphans import adopt_orphans, end_orphans
 from appliance.supervisor.progress_file import ProgressFile
 from appliance.supervisor.readiness import EngineProgress, Readiness
 from appliance.supervisor.rendering import render_box
+from appliance.supervisor.run_dir import journal_path
 from appliance.supervisor.watch import Watch
+from engine.journal import read_journal
 
 _STARTING_LOOK_S = 0.2
 _RUNNING_LOOK_S = 1.0
@@ -156,7 +158,7 @@ class Box:
         programs = await self._supervisord.programs()
         engines = await self._readiness.engines()
         self._progress_file.write(engines)
-        failed = self._watch.look(programs, {engine.pid for engine in engines if engine.is_ready})
+        failed = self._watch.look(programs, self._useful_pids(engines))
         if failed:
             raise BoxFailedError(self._words_for(failed.name, _describe(failed)))
         self._hang_watch.look(programs)
@@ -164,6 +166,12 @@ class Box:
             self._liveness.look(all(engine.is_ready for engine in engines), self._start_s)
         else:
             await self._look_whether_ready(engines)
+
+    def _useful_pids(self, engines: list[EngineProgress]) -> set[int]:
+        """Engines that are ready; also those that died at once of a request, as only their journals tell by then."""
+        journals = (read_journal(journal_path(self._run_dir, index)) for index in range(len(engines)))
+        worked = {journal.pid for journal in journals if journal and journal.pid and journal.in_hand}
+        return worked | {engine.pid for engine in engines if engine.is_ready}
 
     async def _look_whether_ready(self, engines: list[EngineProgress]) -> None:
         if all(engine.is_ready for engine in engines):

@@ -5,10 +5,13 @@ Its room on the disk is taken at the start: a box that goes down because the dis
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 from appliance.box_facts import DRAINING_FILE
+
+logger = logging.getLogger(__name__)
 
 PREPARED_FILE = f"{DRAINING_FILE}.new"
 _CHARS = 32
@@ -32,6 +35,9 @@ class DrainFile:
 
     def write(self, timeout_s: float) -> None:
         """The time that running requests have. In `time.monotonic`, which all processes share and nobody sets."""
-        with self._prepared.open("r+") as file:
-            file.write(f"{time.monotonic() + timeout_s:.3f}\n".ljust(_CHARS))
-        self._prepared.rename(self._path)
+        try:
+            with self._prepared.open("r+") as file:
+                file.write(f"{time.monotonic() + timeout_s:.3f}\n".ljust(_CHARS))
+            self._prepared.rename(self._path)
+        except OSError as error:  # somebody took the folder away: the box ends all the same
+            logger.error("the API is not told that the box goes down error=%s", error)

@@ -6,6 +6,7 @@ away the requests that wait. The verdict is a file in the run directory, which t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -36,11 +37,15 @@ class Liveness:
         self._away_s = 0.0 if are_ready else self._away_s + min(now_s - self._looked_at_s, MAX_LOOK_S)
         self._looked_at_s = now_s
         is_stuck = self._away_s > PATIENCE_S + START_FACTOR * start_s
-        if is_stuck == self._is_stuck:
-            return
-        self._is_stuck = is_stuck
-        if is_stuck:
+        if is_stuck and not self._is_stuck:
             logger.error("an engine has not come back for %.0f s: the box is not alive any more", self._away_s)
-            self._file.touch()
-        else:
-            self._file.unlink(missing_ok=True)
+        self._is_stuck = is_stuck
+        self._tell()
+
+    def _tell(self) -> None:
+        # Again at each look: on a full disk it works only later.
+        with contextlib.suppress(OSError):
+            if self._is_stuck:
+                self._file.touch()
+            else:
+                self._file.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ disk, therefore, a new worker waits while the others go on.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -16,10 +17,11 @@ logger = logging.getLogger(__name__)
 KINDS = ("counter", "gauge_livesum", "histogram")  # of metrics that `appliance.metrics` has
 BYTES = 1 << 16  # what prometheus_client maps at first, and several times what our series need
 RETRY_S = 1.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def reserve(folder: Path, pid: int) -> None:
-    """Returns once there is room."""
+    """Returns once there is room, or where the file system cannot set it aside."""
     is_told = False
     while not _try_reserve(folder, pid):
         if not is_told:
@@ -36,6 +38,8 @@ def _try_reserve(folder: Path, pid: int) -> bool:
                 os.posix_fallocate(descriptor, 0, BYTES)
             finally:
                 os.close(descriptor)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in _FULL:
+            return False
+        logger.warning("room for metrics cannot be taken in advance folder=%s error=%s", folder, error)
     return True

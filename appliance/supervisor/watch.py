@@ -38,9 +38,9 @@ class Watch:
     _histories: dict[str, _History] = field(default_factory=dict)
 
     def look(self, programs: Collection[ProgramState], useful_pids: Collection[int]) -> ProgramState | None:
-        """The program that has failed for good, if any. `useful_pids` are those of engines that are ready."""
+        """The program that has failed for good, if any. `useful_pids` are those of engines that are, or were, ready."""
         for program in programs:
-            self._note(program, program.pid in useful_pids)
+            self._note(program, useful_pids)
             if self._has_failed(program):
                 return program
             # One that was started again at once is never seen as ended.
@@ -56,14 +56,16 @@ class Watch:
         """supervisord tells that the program ended by itself."""
         self._histories.setdefault(name, _History()).exit_status = exit_status
 
-    def _note(self, program: ProgramState, is_useful: bool) -> None:
+    def _note(self, program: ProgramState, useful_pids: Collection[int]) -> None:
         history = self._histories.setdefault(program.name, _History())
+        history.is_useful |= history.pid in useful_pids
         if program.pid and history.pid and program.pid != history.pid:
             self.restarts += 1
             self._count(history)
         history.pid = program.pid or history.pid
         # Programs without a readiness of their own are useful once supervisord takes them for started.
-        history.is_useful |= is_useful or (not program.name.startswith("engine-") and program.state == "RUNNING")
+        is_started = not program.name.startswith("engine-") and program.state == "RUNNING"
+        history.is_useful |= is_started or program.pid in useful_pids
 
     @staticmethod
     def _count(history: _History) -> None:

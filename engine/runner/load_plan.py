@@ -10,7 +10,6 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kernels import KVLayer, Ops, choose_implementation, resolve_ops
 from engine.kernels.chip import chip_of
-from engine.kernels.elementwise import LARGEST_CODE
 from engine.models.config import ModelConfig, load_model_config
 from engine.models.shard import Shard, make_shard
 from engine.step import RunnerInfo
@@ -94,8 +93,8 @@ def choose_kv_dtype(name: str, dtype: torch.dtype, device: torch.device, impleme
     chosen = KV_DTYPES.get(name)
     if chosen is None:
         raise ConfigError(f"kv_cache_dtype must be auto, {', '.join(KV_DTYPES)}, not {name!r}")
-    if chosen in LARGEST_CODE and implementation == "cpu":
-        raise ConfigError(f"kv_cache_dtype {name} needs a GPU: set it to auto or bfloat16")
+    if chosen is torch.float8_e4m3fn and implementation == "cpu":
+        raise ConfigError(f"kv_cache_dtype {name} needs a GPU: set it to auto, bfloat16 or int8")
     if chosen is torch.float8_e4m3fn and device.type == "cuda" and not chip_of(device).has_fp8:
         raise ConfigError(f"kv_cache_dtype {name} needs a GPU of compute capability 8.9 or higher: set it to int8")
     return chosen

@@ -8,7 +8,8 @@ With one tenant this is plain first come, first served.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable
 
 from engine.request import Request, RequestStatus
 
@@ -61,6 +62,16 @@ class FairQueue:
         """Whether the next one is of another tenant, who was served no more than that of `request`."""
         tenant = self.peek().tenant
         return tenant != request.tenant and self._served[tenant] <= self._served[request.tenant]
+
+    def pick_favoured(self, running: Iterable[Request]) -> str | None:
+        """The tenant that was served least (of two alike: with fewer requests), of those who run or wait.
+
+        None where that is only one.
+        """
+        crowds = Counter(request.tenant for request in running)
+        for tenant, line in self._lines.items():
+            crowds[tenant] += len(line)
+        return min(crowds, key=lambda tenant: (self._served[tenant], crowds[tenant])) if len(crowds) > 1 else None
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Tokens were computed for the request's tenant."""

@@ -6,7 +6,7 @@ A new policy is a queue, a choice of victim and a line in `POLICIES`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +38,9 @@ class WaitingQueue(Protocol):
 
     def is_due_before(self, request: Request) -> bool:
         """Whether another tenant waits who has a claim on what `request`, a running one, would take."""
+
+    def pick_favoured(self, running: Iterable[Request]) -> str | None:
+        """The tenant whose steps should be short, if several have work."""
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Take note of tokens that were computed for a request."""
@@ -88,6 +91,10 @@ class PriorityQueue:
     def is_due_before(self, request: Request) -> bool:
         """What runs goes on."""
         return False
+
+    def pick_favoured(self, running: Iterable[Request]) -> str | None:
+        """None: all are equal but for their priorities."""
+        return None
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Priorities are not earned or spent."""

@@ -24,6 +24,7 @@ from engine.scheduler.outputs import Update, take_tokens
 from engine.scheduler.plan import PlannedStep, StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
 from engine.scheduler.quarantine import Quarantine
+from engine.scheduler.step_shares import StepShares
 from engine.scheduler.stop import StopRule
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
@@ -55,6 +56,7 @@ class Scheduler:
         self._num_deferred = 0
         self._is_blocked = False
         self._num_under_way = 0  # steps that are planned and whose results are not in yet
+        self._shares = StepShares(None, 0)
         self._stats = StepStats()  # of the step that is being planned
         self.queue_load = self._measure_load()
 
@@ -70,7 +72,7 @@ class Scheduler:
 
     @property
     def num_deferred(self) -> int:
-        """Those of the waiting that let another compute their prefix first, or await their grammar."""
+        """Those of the waiting that let another compute their prefix first, await their grammar or their share."""
         return min(self._num_deferred, len(self._waiting))
 
     @property
@@ -136,6 +138,7 @@ class Scheduler:
         self._stats = StepStats()
         self._num_deferred = 0
         plan = StepPlan(self._config.max_num_batched_tokens)
+        self._shares = self._make_shares()
         is_trial = self._quarantine.take_turn(bool(self._running or self._waiting))
         if not (is_trial and self._plan_trial(plan, now_s)):
             self._plan_running(plan)
@@ -230,6 +233,12 @@ class Scheduler:
     def _stop_waiting(self, request: Request) -> None:
         (self._quarantine if request.num_faults else self._waiting).remove(request)
 
+    def _make_shares(self) -> StepShares:
+        limit = self._config.fair_step_tokens
+        # A prompt that must be computed at once cannot be cut to a share.
+        is_on = limit > 0 and self._config.enable_chunked_prefill
+        return StepShares(self._waiting.pick_favoured(self._running) if is_on else None, limit)
+
     def _plan_running(self, plan: StepPlan) -> None:
         for request in tuple(self._running):
             if plan.budget <= 0:
@@ -238,10 +247,13 @@ class Scheduler:
                 continue
             if request.num_awaited_tokens and self._stop_rule.is_certain(request):
                 continue
-            budget = self._running_budget(request, plan)
+            budget = min(self._running_budget(request, plan), self._shares.left(request.tenant))
+            if budget <= 0:
+                continue
             num_tokens = self._num_schedulable(request, request.num_computed_ahead, budget)
             if num_tokens and self._make_room(request, num_tokens, plan):
                 plan.add(self._make_row(request, num_tokens))
+                self._shares.take(request.tenant, num_tokens)
 
     def _running_budget(self, request: Request, plan: StepPlan) -> int:
         """A long prompt leaves half to another tenant who waits, has a place and was served no more."""
@@ -256,7 +268,9 @@ class Scheduler:
         deferred: list[Request] = []
         while self._waiting and plan.budget > 0 and self.num_running < self._config.max_num_seqs:
             request = self._waiting.peek()
-            if request.awaits_grammar:
+            # A preempted one stands before all others, but not in their way while its tenant's share is used up.
+            is_out_of_turn = request.status is RequestStatus.PREEMPTED and self._shares.left(request.tenant) <= 0
+            if request.awaits_grammar or is_out_of_turn:
                 deferred.append(self._waiting.pop())
                 continue
             prefix = self._tables.find_prefix(request)
@@ -270,13 +284,15 @@ class Scheduler:
 
     def _admit(self, request: Request, prefix: list[int], plan: StepPlan, now_s: float) -> bool:
         num_cached_tokens = len(prefix) * self._tables.block_size
-        num_tokens = self._num_schedulable(request, num_cached_tokens, plan.budget)
+        budget = min(plan.budget, self._shares.left(request.tenant))
+        num_tokens = self._num_schedulable(request, num_cached_tokens, budget) if budget > 0 else 0
         if not num_tokens or not self._tables.admit(request, prefix):
             return False
         self._waiting.pop()
         self._running.append(request)
         self._start(request, num_cached_tokens, now_s)
         plan.add(self._make_row(request, num_tokens))
+        self._shares.take(request.tenant, num_tokens)
         return True
 
     def _start(self, request: Request, num_cached_tokens: int, now_s: float) -> None:

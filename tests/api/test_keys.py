@@ -157,6 +157,25 @@ async def test_what_a_full_queue_refuses_costs_nothing(make_box: MakeBox, folder
     assert_error(await chat(box, "alice"), 429)
 
 
+async def test_what_fails_unexpectedly_costs_nothing(
+    make_box: MakeBox, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await open_box(make_box, folder, alice={"requests_per_minute": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(box.app.state.api.models, "get", lambda name: 1 / 0)
+        for _ in range(3):
+            assert_error(await chat(box, "alice"), 500)
+    assert (await chat(box, "alice")).status_code == 200
+
+
+async def test_a_secret_may_end_with_any_letter(make_box: MakeBox) -> None:
+    secret = "0123456789-voilà"
+    box = await make_box(api_key=(secret,))
+    for name, value in (("authorization", f"Bearer  {secret} "), ("x-api-key", secret)):
+        headers = {name.encode(): value.encode()}
+        assert (await box.client.get("/v1/models", headers=headers)).status_code == 200, name
+
+
 async def test_requests_at_once(make_box: MakeBox, folder: Path) -> None:
     gate = asyncio.Semaphore(0)
     engine = ScriptedEngine(gate=gate)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from appliance.api.request_body import MAX_CONTAINERS
 from appliance.api.sampling_fields import MAX_STOP_CHARS
 from appliance.api.token_fields import MAX_BAD_WORD_CHARS
+from appliance.text.chat_template import ChatTemplate
 from tests.api.conftest import MakeBox
 from tests.api.harness import Box, assert_error
 
@@ -50,6 +53,21 @@ async def test_large_tools_are_rendered(box: Box) -> None:
     messages = [{"role": "user", "content": "hi"}]
     response = await box.client.post("/tokenize", json={"messages": messages, "tools": [tool]})
     assert response.status_code == 200
+
+
+async def test_large_tool_calls_are_rendered_beside_the_loop(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    render, threads = ChatTemplate.render, []
+
+    def note_thread(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread())
+        return render(*args, **kwargs)
+
+    monkeypatch.setattr(ChatTemplate, "render", note_thread)
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": "%s"}' % ("y" * 20_000)}}
+    user = {"role": "user", "content": "hi"}
+    for messages in ([user], [user, {"role": "assistant", "content": None, "tool_calls": [call]}]):
+        assert (await box.client.post("/tokenize", json={"messages": messages})).status_code == 200
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_stop_strings_have_a_limit_of_characters(box: Box) -> None:

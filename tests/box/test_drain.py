@@ -107,3 +107,15 @@ def test_probes_while_the_api_is_away(knobs: dict[str, str]) -> None:
         progress.write(is_draining=True)
         report = httpx.get(f"http://127.0.0.1:{settings.port}{prefix}/readyz").json()
         assert (report["status"], len(report["models"])) == ("draining", 1)
+
+
+def test_a_prefix_that_the_outer_proxy_took_away_changes_nothing() -> None:
+    admin_port = free_port()
+    with running_proxy(admin_port=admin_port, root_path="/llm") as settings:
+        for prefix in ("", "/llm"):
+            main, admin = (f"http://127.0.0.1:{port}{prefix}" for port in (settings.port, admin_port))
+            for url in (main, admin):
+                assert httpx.get(f"{url}/livez").status_code == 200
+            for path in ("/metrics", "/load"):
+                assert httpx.get(main + path).status_code == 404, "it is for the admin port alone"
+                assert httpx.get(admin + path).status_code == 502, "the API is away"

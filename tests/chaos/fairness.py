@@ -128,6 +128,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=30, help="of the quiet key, in each phase [30]")
     parser.add_argument("--concurrency", type=int, default=64, help="of the flood [64]")
     parser.add_argument("--max-concurrent", type=int, default=_NEARLY_NONE, help="limit of the bounded flood's key [2]")
+    parser.add_argument("--fair-step-tokens", type=int, default=0, metavar="N", help="the box's flag [0]")
     parser.add_argument("--max-tokens", type=int, default=32, help="of each answer [32]")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="baked model folder [the default model]")
     args = parser.parse_args()
@@ -142,7 +143,8 @@ def main() -> int:
         file.write("\n".join(entries))
         file.flush()
         say("starting a box")
-        with running_box(args.model, flags=[*_FLAGS, "--api-key-file", file.name]) as box:
+        flags = [*_FLAGS, "--api-key-file", file.name, "--fair-step-tokens", str(args.fair_step_tokens)]
+        with running_box(args.model, flags=flags) as box:
             box.wait_ready()
             asyncio.run(measure(box.url, secrets, args, say))
     return 0

@@ -172,7 +172,9 @@ def run_killings(
     model: Path, requests: int, kills: int, how: str, seed: int, say: Callable[[str], None] = lambda line: None
 ) -> Outcome:
     """Against a fresh box."""
-    flags = [*FLAGS, "--engine-timeout", str(STOP_TIMEOUT_S)] if how == "stop" else FLAGS
+    flags = [*FLAGS, "--served-model-name", model.name]
+    if how == "stop":
+        flags += ["--engine-timeout", str(STOP_TIMEOUT_S)]
     with running_box(model, flags=flags) as box:
         box.wait_ready()
         killings = Killings(box, make_load(model.name, requests, seed), how, seed, say)

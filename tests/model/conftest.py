@@ -10,7 +10,9 @@ import pytest
 import torch
 import transformers
 
+from appliance.bake import DEFAULT_MODEL
 from engine.kernels.native.targets import is_built
+from tests.conftest import _baked as bake_once
 from tests.model.driver import Engine
 from tests.tiny_models import TinyModel, make_tiny_model
 
@@ -41,6 +43,18 @@ def implementation(request: pytest.FixtureRequest) -> str:
 def tiny_engine(tiny: Callable[[str], TinyModel], implementation: str) -> Callable[[str], Engine]:
     """The engine of a tiny model by its name, in float32."""
     return cache(lambda name: Engine(tiny(name).baked, implementation))
+
+
+@pytest.fixture(scope="session")
+def baked_as(shipped_model: Path) -> Callable[[str], Path]:
+    """The default model by the quantization to bake it with; "shipped": as `make run` bakes it."""
+
+    def find(quantization: str) -> Path:
+        if quantization == "shipped":
+            return shipped_model
+        return bake_once(f"{DEFAULT_MODEL}-{quantization}", quantization)
+
+    return find
 
 
 @pytest.fixture(scope="session")

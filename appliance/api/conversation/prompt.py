@@ -41,10 +41,11 @@ async def make_chat_prompt(
 
 
 def _estimate_size(request: PromptFields) -> int:
-    contents = [message.get("content") if isinstance(message, dict) else None for message in request.messages]
+    # Contents, but also tool calls, reasoning and names.
+    parts = [part for message in request.messages if isinstance(message, dict) for part in message.values()]
     rest = [request.tools, request.documents, [request.chat_template] if request.chat_template else None]
-    sizes = map(estimate_size, [*contents, *rest, *request.template_kwargs.values()])
-    return _CHARS_AROUND_A_MESSAGE * len(contents) + sum(sizes)
+    sizes = map(estimate_size, [*parts, *rest, *request.template_kwargs.values()])
+    return _CHARS_AROUND_A_MESSAGE * len(request.messages) + sum(sizes)
 
 
 def _make(request: PromptFields, model: ServedModel, is_bounded: bool) -> ChatPrompt:

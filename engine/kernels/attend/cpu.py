@@ -1,7 +1,7 @@
 """Attention by the C++ library, over a cache whose blocks are packed like weights (native/attention.h).
 
-float32 keys and values are the reference precision; bfloat16 halves the bytes that a long context reads. Block sizes
-are multiples of 16.
+float32 keys and values are the reference precision; bfloat16 halves the bytes that a long context reads, int8 (a scale
+for each head of each token) halves them again. Block sizes are multiples of 16.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from engine.kernels.native.packing import allocate
 
 SUB_BLOCK = 16  # slots, and the multiple that head sizes are padded to
 CACHE_FORMATS = {torch.float32: Format.FLOAT32, torch.bfloat16: Format.BFLOAT16, torch.float16: Format.BFLOAT16}
+CACHE_FORMATS[torch.int8] = Format.INT8
+WIDTHS = {Format.FLOAT32: 4, Format.BFLOAT16: 2, Format.INT8: 1}  # bytes of a value
+SCALE_BYTES = 4  # of an int8 head
 
 
 @dataclass(slots=True)
@@ -55,8 +58,9 @@ class LayerCache:
 def kv_block_bytes(block_size: int, num_kv_heads: int, head_dim: int, num_layers: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values; float16 is kept as bfloat16."""
     padded = -(-head_dim // SUB_BLOCK) * SUB_BLOCK
-    width = 4 if CACHE_FORMATS[dtype] == Format.FLOAT32 else 2
-    return 2 * block_size * num_kv_heads * padded * num_layers * width
+    format = CACHE_FORMATS[dtype]
+    head_bytes = padded * WIDTHS[format] + (SCALE_BYTES if format == Format.INT8 else 0)
+    return 2 * block_size * num_kv_heads * head_bytes * num_layers
 
 
 def make_kv_cache(

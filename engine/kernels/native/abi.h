@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define BB_ABI_VERSION 3
+#define BB_ABI_VERSION 4
 
 extern "C" {
 
@@ -40,11 +40,11 @@ struct BBBatch {
     int32_t num_tokens, num_rows, table_width, block_size;
 };
 
-// One layer's keys and values: [num_blocks][num_kv_heads][key, value] of packed sub-blocks (kv_cache.h).
+// One layer's keys and values: [num_blocks][num_kv_heads][key, value] of packed sub-blocks (attention.h).
 struct BBCache {
     void* data;
     int64_t data_bytes;
-    int32_t num_blocks, format;  // BB_FLOAT32 or BB_BFLOAT16
+    int32_t num_blocks, format;  // BB_FLOAT32, BB_BFLOAT16 or BB_INT8
 };
 
 struct BBAttention {

@@ -38,6 +38,12 @@ BB_INLINE void score(const float* q, int dim, const uint8_t* const* keys, float*
             each<B>([&](auto n) { acc[m][n] = fma(a, b[n], acc[m][n]); });
         });
     }
+    if constexpr (FORMAT == BB_INT8) {
+        each<B>([&](auto n) {
+            const F scale = load(slot_scales(keys[n], dim));
+            each<R>([&](auto m) { acc[m][n] = mul(acc[m][n], scale); });
+        });
+    }
     each<R>([&](auto m) { each<B>([&](auto n) { store(scores + m * SPAN + n * SLOTS, acc[m][n]); }); });
 }
 
@@ -130,6 +136,17 @@ void softmax_row(float* scores, const Span& span, int begin, int end, float& pea
     total = sum_lanes(sum);
 }
 
+// Takes the scales of int8 values into their weights.
+void scale_weights(float* weights, int rows, int dim, const Span& span) {
+    for (int sub = span.begin; sub < span.end; sub++) {
+        const F scale = load(slot_scales(span.values[sub], dim));
+        for (int r = 0; r < rows; r++) {
+            float* at = weights + r * SPAN + sub * SLOTS;
+            store(at, mul(load(at), scale));
+        }
+    }
+}
+
 // ---- one tile ----
 
 struct Partial {
@@ -197,7 +214,8 @@ Span locate_span(const Work& work, const Tile& tile, int kv_head, int index) {
 }
 
 template <int FORMAT>
-void attend_span(const Work& work, const Tile& tile, int kv_head, int index, const float* q, float* scores, Partial result) {
+void attend_span(const Work& work, const Tile& tile, int kv_head, int index, const float* q, float* scores,
+                 Partial result) {
     const int group = work.group(), rows = tile.count * group, dim = work.dim();
     const Span span = locate_span(work, tile, kv_head, index);
     score_all<FORMAT>(q, rows, dim, span, scores);
@@ -206,6 +224,7 @@ void attend_span(const Work& work, const Tile& tile, int kv_head, int index, con
         const int begin = work.spec.window ? end - work.spec.window : 0;
         softmax_row(scores + r * SPAN, span, begin, end, result.peak[r], result.total[r]);
     }
+    if constexpr (FORMAT == BB_INT8) scale_weights(scores, rows, dim, span);
     weigh_all<FORMAT>(scores, rows, dim, span, result.out);
 }
 
@@ -216,8 +235,10 @@ void merge(Partial running, Partial next, int rows, int dim) {
         const float base = std::max(peak, std::numeric_limits<float>::lowest());
         const float keep = exp2(running.peak[r] - base), add_in = exp2(next.peak[r] - base);
         const F a = set(keep), b = set(add_in);
-        for (int d = 0; d < dim; d += LANES)
-            store(running.out + r * dim + d, fma(load(next.out + r * dim + d), b, mul(load(running.out + r * dim + d), a)));
+        for (int d = 0; d < dim; d += LANES) {
+            float* at = running.out + r * dim + d;
+            store(at, fma(load(next.out + r * dim + d), b, mul(load(at), a)));
+        }
         running.total[r] = running.total[r] * keep + next.total[r] * add_in;
         running.peak[r] = peak;
     }
@@ -315,6 +336,7 @@ void attend(Member& member, const float* qkv, const Cache& cache, const BBBatch&
             AttentionPlan& plan, float* out) {
     const Work work{qkv, cache, batch, spec};
     if (cache.format == BB_FLOAT32) attend_format<BB_FLOAT32>(member, work, plan, out);
+    else if (cache.format == BB_INT8) attend_format<BB_INT8>(member, work, plan, out);
     else attend_format<BB_BFLOAT16>(member, work, plan, out);
 }
 

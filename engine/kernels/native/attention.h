@@ -1,9 +1,11 @@
 // Rotary embedding, KV write and causal attention over a paged cache; called by every member of a team.
 //
 // A cache is [num_blocks][num_kv_heads][key, value][block_size / 16] sub-blocks of 16 slots, each a packed weight
-// block (weights.h), so that both products of attention are the linear layers' micro-kernel (D = head_dim padded to 16):
+// block (weights.h), so that both products of attention are the linear layers' micro-kernel (D = head_dim padded to
+// 16):
 //   key    float32 [D][16 slots];               bfloat16 [D / 2][16 slots][2 d]
 //   value  float32 [D / 16][16 slots][16 d];    bfloat16 [D / 16][8 pairs of slots][16 d][2 slots]
+//   int8   like float32, then 16 float32 scales, one a slot: a head's values are code * scale, found when it is written
 // The context is cut into spans of 256 slots at multiples of 256. A span's softmax and weighted sum start fresh and are
 // then merged in ascending order, so a token's result depends on neither chunking nor on who computed which span.
 #pragma once
@@ -16,13 +18,17 @@
 namespace bb {
 
 constexpr int SLOTS = 16;  // a sub-block
+constexpr int MAX_HEAD_DIM = 512;
 
 struct Cache {
     uint8_t* data;
     int format, block_size, num_kv_heads, padded_dim;
 
     Cache(const BBCache& cache, const BBBatch& batch, const BBAttention& spec);
-    int64_t sub_block_bytes() const { return int64_t(SLOTS) * padded_dim * (format == BB_FLOAT32 ? 4 : 2); }
+    int64_t sub_block_bytes() const {
+        if (format == BB_INT8) return int64_t(SLOTS) * (padded_dim + int(sizeof(float)));
+        return int64_t(SLOTS) * padded_dim * (format == BB_FLOAT32 ? 4 : 2);
+    }
     int64_t block_bytes() const { return sub_block_bytes() * (block_size / SLOTS) * 2 * num_kv_heads; }
     uint8_t* key(int block, int kv_head, int sub) const {
         return data + block * block_bytes() + (int64_t(kv_head) * 2 * (block_size / SLOTS) + sub) * sub_block_bytes();
@@ -31,6 +37,11 @@ struct Cache {
         return key(block, kv_head, sub) + (block_size / SLOTS) * sub_block_bytes();
     }
 };
+
+// The scales behind the codes of an int8 sub-block.
+inline const float* slot_scales(const uint8_t* sub_block, int padded_dim) {
+    return reinterpret_cast<const float*>(sub_block + int64_t(SLOTS) * padded_dim);
+}
 
 // How a step's attention is cut into work items; made once a step by the caller, then read by all members.
 class AttentionPlan {

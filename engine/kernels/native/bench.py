@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.kernels.attend.cpu import LayerCache, attention_struct, batch_struct, make_kv_cache
+from engine.kernels.attend.cpu import LayerCache, attention_struct, batch_struct, kv_block_bytes, make_kv_cache
 from engine.kernels.batch import AttentionSpec, StepBatch
 from engine.kernels.native.library import Epilogue, Format, Layer, Library, load_library
 from engine.kernels.native.packing import PackedWeight, allocate, pack
 
 CPU = torch.device("cpu")
+KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 FLOOR_BYTES = 256 << 20
 CACHED_BYTES = 192 << 20  # weights of a linear measurement, together: more than a cache
 LINEARS = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
@@ -139,7 +140,7 @@ class Stack:
         self.layers = (Layer * shape.layers)(*structs)
         self.num_weights = sum(w.n * w.k for layer in self.weights for w in layer)
         self.weight_bytes = sum(w.data.numel() for layer in self.weights for w in layer) + self.head.data.numel()
-        self.kv_bytes = 2 * shape.kv_heads * shape.head_dim * shape.layers * kv_dtype.itemsize  # of a token
+        self.kv_bytes = kv_block_bytes(16, shape.kv_heads, shape.head_dim, shape.layers, kv_dtype) / 16  # of a token
 
     def _layer_weights(self) -> list[PackedWeight]:
         s = self.shape
@@ -220,6 +221,7 @@ def main() -> None:
         "--rows", type=int, nargs="*", default=[1, 8, 32, 128], help="rows of the linear layers; none: skip"
     )
     parser.add_argument("--budget", type=float, default=0.3, help="seconds for each figure")
+    parser.add_argument("--kv-cache-dtype", choices=KV_DTYPES, help="default: bfloat16, beside float32 weights float32")
     parser.add_argument("--no-stack", action="store_true")
     options = parser.parse_args()
     library = load_library(options.isa)
@@ -230,8 +232,8 @@ def main() -> None:
         for format in formats if options.rows else ():
             bench_linear(library, floors, format, options.rows, options.budget)
         for format in () if options.no_stack else formats:
-            kv_dtype = torch.float32 if format == Format.FLOAT32 else torch.bfloat16
-            bench_stack(library, floors, format, kv_dtype, options.budget)
+            own = "float32" if format == Format.FLOAT32 else "bfloat16"
+            bench_stack(library, floors, format, KV_DTYPES[options.kv_cache_dtype or own], options.budget)
 
 
 if __name__ == "__main__":

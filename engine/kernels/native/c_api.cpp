@@ -69,6 +69,7 @@ void check_batch(const BBBatch& b) {
 
 void check_attention(const BBAttention& a) {
     require(a.head_dim > 0 && a.head_dim % 2 == 0, "head_dim", "even", a.head_dim);
+    require(a.head_dim <= MAX_HEAD_DIM, "head_dim", "at most 512", a.head_dim);
     require(a.num_kv_heads > 0 && a.num_heads > 0 && a.num_heads % a.num_kv_heads == 0, "num_heads",
             "a multiple of num_kv_heads", a.num_heads);
     require(a.window >= 0, "window", "0 or positive", a.window);
@@ -77,7 +78,8 @@ void check_attention(const BBAttention& a) {
 
 void check_cache(const BBCache& c, const BBBatch& b, const BBAttention& a) {
     require_pointer(c.data, "cache");
-    require(c.format == BB_FLOAT32 || c.format == BB_BFLOAT16, "cache format", "float32 or bfloat16", c.format);
+    const bool is_known = c.format == BB_FLOAT32 || c.format == BB_BFLOAT16 || c.format == BB_INT8;
+    require(is_known, "cache format", "float32, bfloat16 or int8", c.format);
     const Cache cache(c, b, a);
     require(c.data_bytes == c.num_blocks * cache.block_bytes(), "cache", "num_blocks blocks long", c.data_bytes);
     const int64_t slots = int64_t(c.num_blocks) * b.block_size;
@@ -98,11 +100,13 @@ void check_layer(const BBLayer& layer, const BBLayer& first, int hidden, const B
     require(a.num_heads == first.attention.num_heads && a.num_kv_heads == first.attention.num_kv_heads &&
                 a.head_dim == first.attention.head_dim, "heads", "the same in all layers", index);
     for (const BBWeight* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) check_packed(*w, "weight");
-    require(layer.qkv.n == (a.num_heads + 2 * a.num_kv_heads) * a.head_dim, "qkv", "(H + 2 KV) * D channels", layer.qkv.n);
+    const int qkv_channels = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+    require(layer.qkv.n == qkv_channels, "qkv", "(H + 2 KV) * D channels", layer.qkv.n);
     require(layer.qkv.k == hidden && layer.gate_up.k == hidden, "hidden_size", "the inputs of qkv and gate_up", hidden);
     require(layer.o.n == hidden && layer.down.n == hidden, "hidden_size", "the channels of o and down", hidden);
     require(layer.o.k == a.num_heads * a.head_dim, "o", "H * D inputs", layer.o.k);
-    require(layer.gate_up.gate_up == 1 && layer.gate_up.n == 2 * layer.down.k, "gate_up", "2 I channels", layer.gate_up.n);
+    const bool fits_down = layer.gate_up.gate_up == 1 && layer.gate_up.n == 2 * layer.down.k;
+    require(fits_down, "gate_up", "2 I channels", layer.gate_up.n);
     require(!layer.qkv.gate_up && !layer.o.gate_up && !layer.down.gate_up, "qkv, o, down", "plain matrices", index);
     require_pointer(layer.input_norm, "input_norm");
     require_pointer(layer.post_attention_norm, "post_attention_norm");
@@ -158,7 +162,8 @@ BB_EXPORT int bb_pack_floats(const void* source, int source_type, int64_t row_st
                              int64_t out_bytes) {
     return guarded([&] {
         check_weight(*shape, "weight");
-        require(source_type >= SOURCE_FLOAT32 && source_type <= SOURCE_FLOAT16, "source type", "a float type", source_type);
+        const bool is_float = source_type >= SOURCE_FLOAT32 && source_type <= SOURCE_FLOAT16;
+        require(is_float, "source type", "a float type", source_type);
         require(out_bytes == packed_bytes(*shape), "out", "as many bytes as the shape packs to", out_bytes);
         const auto lock = SharedTeam::lock();
         on_team([&](Member& member) { pack_floats(member, source, source_type, row_stride, *shape, out); });
@@ -188,8 +193,8 @@ BB_EXPORT int bb_unpack_rows(const BBWeight* w, const int64_t* ids, int count, f
 }
 
 // y[rows, n] (op)= rms_norm(x[rows, k]) W^T + bias; no norm where `norm` is null.
-BB_EXPORT int bb_linear(const float* x, int64_t ldx, const float* norm, float eps, const BBWeight* w, int rows, float* y,
-                        int64_t ldy, int epilogue) {
+BB_EXPORT int bb_linear(const float* x, int64_t ldx, const float* norm, float eps, const BBWeight* w, int rows,
+                        float* y, int64_t ldy, int epilogue) {
     return guarded([&] {
         check_packed(*w, "weight");
         require(rows > 0, "rows", "positive", rows);
@@ -205,8 +210,8 @@ BB_EXPORT int bb_linear(const float* x, int64_t ldx, const float* norm, float ep
 }
 
 // Rotates and normalizes qkv in place, writes k and v to the cache, attends; out is [tokens, num_heads * head_dim].
-BB_EXPORT int bb_attend(float* qkv, const BBCache* kv, const BBBatch* batch, const BBAttention* spec, const float* q_norm,
-                        const float* k_norm, float* out) {
+BB_EXPORT int bb_attend(float* qkv, const BBCache* kv, const BBBatch* batch, const BBAttention* spec,
+                        const float* q_norm, const float* k_norm, float* out) {
     return guarded([&] {
         check_batch(*batch);
         check_attention(*spec);
@@ -231,8 +236,19 @@ BB_EXPORT int bb_decode(float* hidden, int hidden_size, const BBLayer* layers, i
         const auto lock = SharedTeam::lock();
         workspace.reserve_stack(layers, num_layers, batch->num_tokens);
         workspace.plan.make(*batch, layers->attention, SharedTeam::size());
-        on_team([&](Member& member) { decode(member, hidden, hidden_size, layers, num_layers, *batch, eps, workspace); });
+        on_team([&](Member& member) {
+            decode(member, hidden, hidden_size, layers, num_layers, *batch, eps, workspace);
+        });
     });
+}
+
+// Seconds that `bb_decode` spent in each kind of op since the last call of this, in the order of StackOp (stack.h).
+BB_EXPORT void bb_op_seconds(double* seconds) {
+    const auto lock = SharedTeam::lock();
+    for (int op = 0; op < NUM_STACK_OPS; op++) {
+        seconds[op] = double(workspace.op_ns[op]) * 1e-9;
+        workspace.op_ns[op] = 0;
+    }
 }
 
 // Channel of the largest output of rms_norm(x[rows, k]) W^T + bias in each row, the lowest of equals, 0 where none is a
@@ -298,7 +314,8 @@ BB_EXPORT int bb_measure(const float* data, int64_t count, int repeats, double* 
         Team& team = SharedTeam::get();
         std::fill(rates, rates + 4, 0.0);
         for (int i = 0; i < repeats; i++) {
-            const double found[4] = {measure_read(team, data, count), measure_fma(team), measure_int16(team), measure_int8(team)};
+            const double found[4] = {measure_read(team, data, count), measure_fma(team), measure_int16(team),
+                                     measure_int8(team)};
             for (int j = 0; j < 4; j++) rates[j] = std::max(rates[j], found[j]);
         }
     });

@@ -14,7 +14,10 @@ from pathlib import Path
 from engine.errors import ConfigError
 from engine.kernels.native.targets import isas, library_path, runs_here
 
-ABI_VERSION = 3
+ABI_VERSION = 4
+
+
+STACK_OPS = ("qkv", "rotary, kv write", "attention", "o", "gate, up", "down")  # StackOp of stack.h
 
 
 class Format(IntEnum):
@@ -127,6 +130,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bb_attend": (_I, (_P, _P, _P, _P, _P, _P, _P)),
     "bb_decode": (_I, (_P, _I, _P, _I, _P, _F)),
     "bb_measure": (_I, (_P, _L, _I, _P)),
+    "bb_op_seconds": (None, (_P,)),
     "bb_linear_argmax": (_I, (_P, _L, _P, _F, _P, _I, _P)),
     "bb_draw": (_I, (_P, _I, _I, _P, _P, _P, _P, _P, _P)),
     "bb_penalise": (_I, (_P, _I, _I, _P, _P, _P, _P, _P, _P)),
@@ -201,6 +205,12 @@ class Library:
         """All decoder layers over hidden[tokens, hidden_size], in place."""
         if self._decode(hidden, hidden_size, layers, num_layers, batch, eps):
             self._check(1)
+
+    def op_seconds(self) -> dict[str, float]:
+        """Seconds that `decode` spent in each kind of op since the last call of this."""
+        seconds = (ctypes.c_double * len(STACK_OPS))()
+        self._dll.bb_op_seconds(ctypes.addressof(seconds))
+        return dict(zip(STACK_OPS, seconds, strict=True))
 
     def linear_argmax(self, x: int, ldx: int, norm: int | None, eps: float, weight: int, rows: int, out: int) -> None:
         """int64 channel of the largest output of each row of rms_norm(x) W^T + bias, the lowest of equals."""

@@ -70,7 +70,8 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
 
 // ---- micro-kernels: R rows times B blocks of 16 channels, added to acc ----
 
-// Weights that are wanted soon, fetched a little with every group: all at once they would hold up the loads of this tile.
+// Weights that are wanted soon, fetched a little with every group: all at once they would hold up the loads of this
+// tile.
 struct Fetch {
     const uint8_t* at;
     int64_t step;
@@ -143,8 +144,8 @@ BB_INLINE void scale_int4(const Sums& sum, const uint8_t* tail, int64_t block, c
 }
 
 template <int R, int B>
-BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
-                        int groups, Fetch next, Acc<R, B>& acc) {
+BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
+                        int64_t block, int groups, Fetch next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
         next.some();
         I sum[R][B];
@@ -163,8 +164,8 @@ BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const fl
 }
 
 template <int R, int B>
-BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
-                           int groups, Fetch next, Acc<R, B>& acc) {
+BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
+                           int64_t block, int groups, Fetch next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
         next.some();
         QuadSum sum[R][B];
@@ -188,7 +189,8 @@ BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int bl
     const int64_t ldx = padded_k(w), at = row * ldx, scales = int64_t(row) * groups, stride = block_bytes(w);
     const uint8_t* data = block_data(w, block);
     if constexpr (FORMAT <= BB_FLOAT16) dot_float<FORMAT, R, B>(&a.values[at], ldx, data, stride, groups, next, acc);
-    if constexpr (FORMAT == BB_INT8) dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, next, acc);
+    if constexpr (FORMAT == BB_INT8)
+        dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4)
         dot_int4<R, B>(&a.int16[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4_A8)
@@ -229,7 +231,7 @@ struct Lanes {
             }
     }
     BB_INLINE void take(int row, int at, const float (&outputs)[LANES]) {
-        for (int lane = 0; lane < LANES; lane++) {  // plain loops: the compiler makes them one comparison and two blends
+        for (int lane = 0; lane < LANES; lane++) {  // a plain loop: the compiler makes it a comparison and two blends
             const bool is_larger = outputs[lane] > value[row][lane];
             value[row][lane] = is_larger ? outputs[lane] : value[row][lane];
             block[row][lane] = is_larger ? at : block[row][lane];

@@ -95,14 +95,16 @@ void for_each_group(Member& member, const BBWeight& shape, void* out, Put&& put)
         std::memset(bytes, 0, size_t(block_bytes(shape)));
         for (int lane = 0; lane < LANES; lane++) {
             const int row = row_of_lane(shape, block, lane);
-            for (int g = 0; row >= 0 && g < groups; g++) put(row, g, lane, bytes + int64_t(g) * group_bytes(shape.format));
+            for (int g = 0; row >= 0 && g < groups; g++)
+                put(row, g, lane, bytes + int64_t(g) * group_bytes(shape.format));
         }
     });
 }
 
 }  // namespace
 
-void pack_floats(Member& member, const void* source, int source_type, int64_t row_stride, const BBWeight& shape, void* out) {
+void pack_floats(Member& member, const void* source, int source_type, int64_t row_stride, const BBWeight& shape,
+                 void* out) {
     for_each_group(member, shape, out, [&](int row, int g, int lane, uint8_t* bytes) {
         float values[GROUP] = {};
         const int count = std::min(GROUP, shape.k - g * GROUP);
@@ -112,8 +114,8 @@ void pack_floats(Member& member, const void* source, int source_type, int64_t ro
     });
 }
 
-void pack_codes(Member& member, const int8_t* codes, const uint16_t* scales, const uint16_t* minima, const BBWeight& shape,
-                void* out) {
+void pack_codes(Member& member, const int8_t* codes, const uint16_t* scales, const uint16_t* minima,
+                const BBWeight& shape, void* out) {
     const int groups = num_groups(shape);
     for_each_group(member, shape, out, [&](int row, int g, int lane, uint8_t* bytes) {
         GroupCodes group;

@@ -15,7 +15,8 @@ void norm_head(float* head, const float* weight, float eps, int dim) {
     const F inverse = set(1.0f / std::sqrt(sum_lanes(squares) / float(dim) + eps));
     for (int i = 0; i < whole; i += LANES) store(head + i, mul(mul(load(head + i), inverse), load(weight + i)));
     if (rest)
-        store_part(head + whole, mul(mul(load_part(head + whole, rest), inverse), load_part(weight + whole, rest)), rest);
+        store_part(head + whole, mul(mul(load_part(head + whole, rest), inverse), load_part(weight + whole, rest)),
+                   rest);
 }
 
 BB_INLINE void rotate(F& first, F& second, F cos, F sin) {
@@ -40,7 +41,39 @@ void rotate_head(float* head, const float* cos, const float* sin, int dim) {
     store_part(head + half + whole, second, rest);
 }
 
+constexpr float SMALLEST = 1e-30f;  // below, a head counts as zero: the inverse of its scale would overflow
+
+// A head as int8 codes, the largest of them 127, into codes[dim]; returns the scale that gives the values back.
+float quantize_head(const float* head, int dim, int8_t* codes) {
+    F top = zero(), poison = zero();  // max forgets a NaN, a sum does not
+    const auto part = [&](int i) { return dim - i < LANES ? load_part(head + i, dim - i) : load(head + i); };
+    for (int i = 0; i < dim; i += LANES) {
+        top = max(top, abs(part(i)));
+        poison = fma(part(i), zero(), poison);
+    }
+    const float largest = max_lanes(add(top, poison));
+    const F inverse = set(largest > SMALLEST ? 127.0f / largest : 0.0f);
+    for (int i = 0; i < dim; i += LANES) {
+        float rounded[LANES];
+        store(rounded, to_float(round_to_int(mul(part(i), inverse))));
+        for (int lane = 0; lane < std::min(LANES, dim - i); lane++)
+            codes[i + lane] = int8_t(std::clamp(rounded[lane], -127.0f, 127.0f));
+    }
+    return largest / 127.0f;
+}
+
+void store_scale(uint8_t* sub_block, int slot, int dim, float scale) {
+    const int padded = ceil_div(dim, LANES) * LANES;
+    reinterpret_cast<float*>(sub_block + int64_t(SLOTS) * padded)[slot] = scale;
+}
+
 void store_key(uint8_t* sub_block, int format, int slot, const float* key, int dim) {
+    if (format == BB_INT8) {
+        int8_t codes[MAX_HEAD_DIM];
+        store_scale(sub_block, slot, dim, quantize_head(key, dim, codes));
+        for (int d = 0; d < dim; d++) sub_block[d * SLOTS + slot] = uint8_t(codes[d]);
+        return;
+    }
     if (format == BB_FLOAT32) {
         float* out = reinterpret_cast<float*>(sub_block) + slot;
         for (int d = 0; d < dim; d++) out[d * SLOTS] = key[d];
@@ -51,6 +84,13 @@ void store_key(uint8_t* sub_block, int format, int slot, const float* key, int d
 }
 
 void store_value(uint8_t* sub_block, int format, int slot, const float* value, int dim) {
+    if (format == BB_INT8) {
+        int8_t codes[MAX_HEAD_DIM];
+        store_scale(sub_block, slot, dim, quantize_head(value, dim, codes));
+        uint8_t* out = sub_block + slot * LANES;
+        for (int d = 0; d < dim; d++) out[d / LANES * LANES * SLOTS + d % LANES] = uint8_t(codes[d]);
+        return;
+    }
     if (format == BB_FLOAT32) {
         float* out = reinterpret_cast<float*>(sub_block) + slot * LANES;
         for (int d = 0; d < dim; d++) out[d / LANES * LANES * SLOTS + d % LANES] = value[d];

@@ -187,7 +187,8 @@ struct Truncation {
 
 Cut cut_of_top_k(const float* values, int size, float top, const Truncation& how, std::vector<Candidate>& candidates) {
     const bool is_cut = gather_top(values, size, top, how.floor, how.top_k, candidates);
-    if (how.top_p >= 1.0) return is_cut ? *std::max_element(candidates.begin(), candidates.end()) : Cut{how.floor, ALL.id};
+    if (how.top_p >= 1.0 && !is_cut) return {how.floor, ALL.id};
+    if (how.top_p >= 1.0) return *std::max_element(candidates.begin(), candidates.end());
     std::sort(candidates.begin(), candidates.end());
     double total = 0.0;
     for (const Candidate& one : candidates) total += exp_below_zero(double(one.value - top));
@@ -219,7 +220,7 @@ Cut find_cut(const float* values, int size, float top, const Truncation& how, st
 int draw_one(const float* values, int size, float top, const Cut& cut, const Keys& keys) {
     constexpr float SLACK = 1e-2f;  // more than the bound's rounding
     const auto score = [&](int id) { return double(values[id]) + gumbel(keys.hash(uint32_t(id))); };
-    const int first = int(std::find(values, values + size, top) - values);  // it is kept, and a good bound to begin with
+    const int first = int(std::find(values, values + size, top) - values);  // is kept; a good bound to begin with
     double best = score(first);
     int best_id = first;
     for (int i = 0; i < size; i += CHUNK) {

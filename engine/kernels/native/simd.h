@@ -79,7 +79,8 @@ BB_INLINE F silu(F x) {
     return div(x, add(set(1.0f), exp2(mul(x, set(-1.44269504f)))));
 }
 
-// Calls body(std::integral_constant<int, R>, first_row) for rows [begin, end): tiles of First rows, then of the sizes in Rest.
+// Calls body(std::integral_constant<int, R>, first_row) for rows [begin, end): tiles of First rows, then of the
+// sizes in Rest.
 template <int First, int... Rest, class Body>
 BB_INLINE void tile_rows(int begin, int end, Body&& body) {
     for (; begin + First <= end; begin += First) body(std::integral_constant<int, First>{}, begin);

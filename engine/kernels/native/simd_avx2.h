@@ -67,7 +67,12 @@ BB_INLINE F upper_half_down(F a) { return {a.hi, a.hi}; }
 BB_INLINE void store_lower_half(float* p, F a) { _mm256_storeu_ps(p, a.lo); }
 
 BB_INLINE F load_half(const uint16_t* p) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+            _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+}
+BB_INLINE F load_int8(const uint8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
 }
 // 16 pairs of bfloat16: their first or their second halves.
 BB_INLINE F load_bf16_even(const uint16_t* p) {
@@ -109,7 +114,8 @@ BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     int quad;
     std::memcpy(&quad, x, 4);
     const __m256i b = _mm256_set1_epi32(quad);
-    return {_mm256_add_epi16(sum.lo, _mm256_maddubs_epi16(w.lo, b)), _mm256_add_epi16(sum.hi, _mm256_maddubs_epi16(w.hi, b))};
+    return {_mm256_add_epi16(sum.lo, _mm256_maddubs_epi16(w.lo, b)),
+            _mm256_add_epi16(sum.hi, _mm256_maddubs_epi16(w.hi, b))};
 }
 BB_INLINE I widen(QuadSum s) {
     const __m256i one = _mm256_set1_epi16(1);

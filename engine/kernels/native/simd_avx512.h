@@ -48,6 +48,9 @@ BB_INLINE F upper_half_down(F a) { return {_mm512_shuffle_f32x4(a.v, a.v, 0xEE)}
 BB_INLINE void store_lower_half(float* p, F a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a.v)); }
 
 BB_INLINE F load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+BB_INLINE F load_int8(const uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
+}
 // 16 pairs of bfloat16: their first or their second halves.
 BB_INLINE F load_bf16_even(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
@@ -56,7 +59,9 @@ BB_INLINE F load_bf16_odd(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
 
-BB_INLINE Pairs load_int8_pairs(const uint8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
+BB_INLINE Pairs load_int8_pairs(const uint8_t* p) {
+    return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))};
+}
 BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
     int pair;
     std::memcpy(&pair, x, 4);

@@ -53,7 +53,8 @@ BB_INLINE F fma(F a, F b, F c) {
     return add(mul(a, b), c);
 #endif
 }
-BB_INLINE F max(F a, F b) { return lanes_f([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }  // b where either is NaN
+// b where either is NaN
+BB_INLINE F max(F a, F b) { return lanes_f([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
 BB_INLINE F min(F a, F b) { return lanes_f([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; }); }
 BB_INLINE F abs(F a) { return lanes_f([&](int i) { return (F4)((I4)a.v[i] & 0x7fffffff); }); }
 BB_INLINE I round_to_int(F a) {
@@ -89,6 +90,11 @@ BB_INLINE float half_to_float(uint16_t half) {
 BB_INLINE F load_half(const uint16_t* p) {
     float lanes[LANES];
     for (int i = 0; i < LANES; i++) lanes[i] = half_to_float(p[i]);
+    return load(lanes);
+}
+BB_INLINE F load_int8(const uint8_t* p) {
+    float lanes[LANES];
+    for (int i = 0; i < LANES; i++) lanes[i] = float(int8_t(p[i]));
     return load(lanes);
 }
 // 16 pairs of bfloat16: their first or their second halves.

@@ -1,4 +1,4 @@
-// Reductions over eight lanes in the order that simd.h promises: lane i with lane i + n/2. Included by AVX headers only.
+// Reductions over eight lanes in the order that simd.h promises: lane i with lane i + n/2. Included by the AVX headers.
 #pragma once
 
 #include <immintrin.h>

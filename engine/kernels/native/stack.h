@@ -6,12 +6,16 @@
 
 namespace bb {
 
+// What a layer consists of, in the order of its ops.
+enum StackOp { QKV, ROTATE, ATTEND, O, GATE_UP, DOWN, NUM_STACK_OPS };
+
 // Buffers that live from call to call; sized by the caller before the region starts.
 struct Workspace {
     Activations activations;
     AttentionPlan plan;
     std::vector<float> qkv, attended, activated;
     std::vector<Leader> leaders;
+    int64_t op_ns[NUM_STACK_OPS] = {};  // spent by the calling thread in each kind of op, until somebody reads it
 
     void reserve_stack(const BBLayer* layers, int num_layers, int64_t tokens);
 };

@@ -80,7 +80,8 @@ public:
             Member caller(*this, 0);
             return region(caller);
         }
-        open([](void* context, Member& member) { (*static_cast<std::remove_reference_t<Region>*>(context))(member); }, &region);
+        using Called = std::remove_reference_t<Region>;
+        open([](void* context, Member& member) { (*static_cast<Called*>(context))(member); }, &region);
         Member caller(*this, 0);
         region(caller);
         close();
@@ -99,14 +100,16 @@ private:
 
     struct Range { uint32_t begin, end; };
 
-    // Takes the next items of `phase`: many at first, one at a time at the end; none: nothing is left or the phase is over.
+    // Takes the next items of `phase`: many at first, one at a time at the end; none: nothing is left, or the phase is
+    // over.
     Range take(uint32_t phase, uint32_t items) {
         uint64_t ticket = ticket_.load(std::memory_order_acquire);
         for (;;) {
             const uint32_t next = uint32_t(ticket);
             if (uint32_t(ticket >> 32) != phase || next >= items) return {0, 0};
             const uint32_t count = std::max(1u, (items - next) / (2 * uint32_t(size())));
-            if (ticket_.compare_exchange_weak(ticket, ticket + count, std::memory_order_acq_rel)) return {next, next + count};
+            if (ticket_.compare_exchange_weak(ticket, ticket + count, std::memory_order_acq_rel))
+                return {next, next + count};
         }
     }
     void finish(uint32_t phase, uint32_t items, uint32_t count) {

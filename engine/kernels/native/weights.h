@@ -4,8 +4,9 @@
 //   float32, float16   [32 k][16 c]
 //   bfloat16           [16 pairs of k][16 c][2 k]
 //   int8               [16 pairs of k][16 c][2 k] int8, then 16 float16 scales: w = scale * q
-//   int4               [4 eights of k][16 c][4 bytes], then 16 float16 scales, 16 float16 minima: w = scale * q + minimum;
-//                      of the 8 nibbles of the 4 bytes, counted from the lowest, nibble j is k 2j, nibble 4 + j is k 2j + 1
+//   int4               [4 eights of k][16 c][4 bytes], then 16 float16 scales, 16 float16 minima:
+//                      w = scale * q + minimum; of the 8 nibbles of the 4 bytes, counted from the lowest, nibble j is
+//                      k 2j, nibble 4 + j is k 2j + 1
 // The layout does not depend on the CPU.
 #pragma once
 
@@ -44,17 +45,19 @@ inline int row_of_lane(const BBWeight& w, int block, int lane) {
 
 // Two successive k of 16 channels.
 template <int FORMAT>
-constexpr int PAIR_BYTES = FORMAT == BB_FLOAT32 ? 8 * LANES : 4 * LANES;
+constexpr int PAIR_BYTES = FORMAT == BB_FLOAT32 ? 8 * LANES : FORMAT == BB_INT8 ? 2 * LANES : 4 * LANES;
 template <int FORMAT>
 BB_INLINE F load_even(const uint8_t* p) {
     if constexpr (FORMAT == BB_FLOAT32) return load(reinterpret_cast<const float*>(p));
     else if constexpr (FORMAT == BB_FLOAT16) return load_half(reinterpret_cast<const uint16_t*>(p));
+    else if constexpr (FORMAT == BB_INT8) return load_int8(p);  // a cache's, not a weight's
     else return load_bf16_even(reinterpret_cast<const uint16_t*>(p));
 }
 template <int FORMAT>
 BB_INLINE F load_odd(const uint8_t* p) {
     if constexpr (FORMAT == BB_FLOAT32) return load(reinterpret_cast<const float*>(p) + LANES);
     else if constexpr (FORMAT == BB_FLOAT16) return load_half(reinterpret_cast<const uint16_t*>(p) + LANES);
+    else if constexpr (FORMAT == BB_INT8) return load_int8(p + LANES);
     else return load_bf16_odd(reinterpret_cast<const uint16_t*>(p));
 }
 
@@ -63,10 +66,12 @@ enum BBSource : int32_t { SOURCE_FLOAT32 = 0, SOURCE_BFLOAT16 = 1, SOURCE_FLOAT1
 class Member;
 
 // Packs [n, k] floats (rows `row_stride` elements apart) into `out`; quantizes where the format asks for it.
-void pack_floats(Member& member, const void* source, int source_type, int64_t row_stride, const BBWeight& shape, void* out);
-// Packs finished codes[n, k] (int8, or 0 … 15 for int4) with float16 scales (and minima) [n, k / 32]; k a multiple of 32.
-void pack_codes(Member& member, const int8_t* codes, const uint16_t* scales, const uint16_t* minima, const BBWeight& shape,
-                void* out);
+void pack_floats(Member& member, const void* source, int source_type, int64_t row_stride, const BBWeight& shape,
+                 void* out);
+// Packs finished codes[n, k] (int8, or 0 … 15 for int4) with float16 scales (and minima) [n, k / 32]; k a multiple of
+// 32.
+void pack_codes(Member& member, const int8_t* codes, const uint16_t* scales, const uint16_t* minima,
+                const BBWeight& shape, void* out);
 // Row `row` of the matrix as floats, into out[k].
 void unpack_row(const BBWeight& w, int row, float* out);
 

@@ -38,3 +38,4 @@ def quantized_shapes() -> Iterator[QuantizedShape]:
         yield QuantizedShape(scheme, 1, 256, 80, is_grouped=True, group=64)
         yield QuantizedShape(scheme, 130, 128, 96, is_grouped=True, has_bias=True)
     yield QuantizedShape(Scheme.FP8, 6, 200, 64, is_grouped=True, group=128)  # its last block is short
+    yield QuantizedShape(Scheme.FP8, 3, 64, 48, is_grouped=True, group=128)  # a rank's part is less than a block

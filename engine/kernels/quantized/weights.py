@@ -102,7 +102,9 @@ def make_fp8(codes: Tensor, scales: Tensor, group: int | None = None) -> Quantiz
     """From float8_e4m3fn codes[N, K] and one scale, scales[N], or scales[N, ceil(K / group)] of groups of `group`."""
     n, k = codes.shape
     spread = _spread(scales, n).float()
-    return QuantizedWeight(Scheme.FP8, codes.contiguous(), spread.t().contiguous(), None, None, n, k, group or k)
+    return QuantizedWeight(
+        Scheme.FP8, codes.contiguous(), spread.t().contiguous(), None, None, n, k, min(group or k, k)
+    )
 
 
 def make_from_packed(tensor: PackedTensor, device: torch.device) -> QuantizedWeight | None:

@@ -14,7 +14,10 @@ from tests.chaos.memory import MIB, Growth, take_sample
 from tests.chaos.target import Target, running_target
 from tests.e2e.fuzz.campaign import Campaign, Report
 
-FLAGS = ["--kv-cache-memory", "512MiB", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+FLAGS = [
+    *("--max-model-len", "2048", "--kv-cache-memory", "128MiB"),  # soon filled: what grows later is no cache
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+]
 MOST_GROWN_BYTES = 64 * MIB  # caches of compiled grammars included
 
 

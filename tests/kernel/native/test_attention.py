@@ -12,10 +12,12 @@ from torch import Tensor
 from engine.errors import ConfigError
 from engine.kernels.attend.cpu import LayerCache, attention_struct, batch_struct, make_kv_cache
 from engine.kernels.batch import AttentionSpec, StepBatch
+from engine.kernels.elementwise import round_to_codes
 from engine.kernels.native.library import Library, NativeError
 from tests.kernel.batches import CPU, make_batch, make_cos_sin, make_tables, num_blocks
 
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}  # of outputs around 1
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.int8: 6e-2}  # of outputs around 1
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16", "int8"])
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,8 @@ class Run:
         shape = self.shape
         blocks = num_blocks(self.tables)
         cache = make_kv_cache(blocks, shape.block_size, shape.kv_heads, shape.dim, 1, dtype, CPU)[0]
-        values = cache.data.view(dtype)
         if shape.dim % 16 == 0:  # slots that nobody wrote must not matter; padding of a head must stay zero
-            values.fill_(float("nan"))
+            cache.data.fill_(0xFF)  # NaN in every float type, and NaN for the scales of int8
         return cache
 
     def step(self, rows: list[tuple[int, int, int]]) -> list[Tensor]:
@@ -139,7 +140,7 @@ def obvious(x: Tensor, run: Run) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@DTYPES
 def test_equals_the_formula(library: Library, shape: Shape, dtype: torch.dtype) -> None:
     run = Run(library, shape, dtype)
     run.prefill_old()
@@ -156,7 +157,7 @@ def test_equals_the_formula(library: Library, shape: Shape, dtype: torch.dtype) 
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@DTYPES
 def test_a_token_is_the_same_bits_however_the_work_is_cut(library: Library, shape: Shape, dtype: torch.dtype) -> None:
     library.set_num_threads(1)
     whole = Run(library, shape, dtype).new()
@@ -180,7 +181,7 @@ def test_a_token_is_the_same_bits_however_the_work_is_cut(library: Library, shap
                 assert torch.equal(torch.cat(parts[request]), whole[request]), (threads, cuts, request)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@DTYPES
 @pytest.mark.parametrize("block_size", [16, 32])
 def test_only_the_step_s_slots_are_written(library: Library, dtype: torch.dtype, block_size: int) -> None:
     shape = Shape(((40, 1), (17, 2)), block_size=block_size)
@@ -200,29 +201,54 @@ def test_only_the_step_s_slots_are_written(library: Library, dtype: torch.dtype,
 def slots(run: Run, dtype: torch.dtype) -> Tensor:
     """The cache as [slots, values of a slot], by the layout that attention.h documents."""
     shape = run.shape
-    blocks = run.cache.data.view(dtype).clone().float()
-    blocks = blocks.view(num_blocks(run.tables), shape.kv_heads, 2, shape.block_size // 16, -1)
-    keys, values = blocks[:, :, 0], blocks[:, :, 1]
-    if dtype == torch.float32:
-        keys = keys.unflatten(-1, (shape.dim, 16)).movedim(-1, 3)  # [block, kv, sub, slot, d]
-        values = values.unflatten(-1, (shape.dim // 16, 16, 16)).movedim(4, 3).flatten(4)
+    sides = run.cache.data.view(num_blocks(run.tables), shape.kv_heads, 2, shape.block_size // 16, -1)
+    if dtype == torch.int8:
+        codes, scales = (
+            sides[..., : 16 * shape.dim].view(dtype).float(),
+            sides[..., 16 * shape.dim :].view(torch.float32),
+        )
+        keys, values = plain_sides(codes, shape)
+        keys, values = keys * scales[:, :, 0, ..., None], values * scales[:, :, 1, ..., None]
+    elif dtype == torch.float32:
+        keys, values = plain_sides(sides.view(dtype), shape)
     else:
+        keys, values = (side.float() for side in sides.view(dtype).clone().unbind(2))
         keys = keys.unflatten(-1, (shape.dim // 2, 16, 2)).movedim(4, 3).flatten(4)
         values = values.unflatten(-1, (shape.dim // 16, 8, 16, 2)).permute(0, 1, 2, 4, 6, 3, 5).flatten(3, 4).flatten(4)
     return torch.cat([keys, values], dim=-1).permute(0, 2, 3, 1, 4).flatten(0, 2).flatten(1)
 
 
-def test_layout_holds_keys_and_values_where_it_says(library: Library) -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        shape = Shape(((40, 40),), block_size=32)
-        run = Run(library, shape, dtype)
-        run.new()
-        # Values are not rotated: they are found as they were given.
-        values = run.inputs[0].view(40, -1, shape.dim)[:, shape.heads + shape.kv_heads :]
-        found = slots(run, dtype).view(-1, shape.kv_heads, 2, shape.dim)[:, :, 1]
-        for position in range(40):
-            slot = int(run.tables[0, position // 32]) * 32 + position % 32
-            assert torch.equal(found[slot], values[position].to(dtype).float())
+def plain_sides(sides: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Keys and values as [block, kv, sub, slot, d] of a format that keeps numbers one by one."""
+    keys, values = sides.clone().unbind(2)
+    keys = keys.unflatten(-1, (shape.dim, 16)).movedim(-1, 3)
+    values = values.unflatten(-1, (shape.dim // 16, 16, 16)).movedim(4, 3).flatten(4)
+    return keys, values
+
+
+@DTYPES
+def test_layout_holds_keys_and_values_where_it_says(library: Library, dtype: torch.dtype) -> None:
+    shape = Shape(((40, 40),), block_size=32)
+    run = Run(library, shape, dtype)
+    run.new()
+    # Values are not rotated: they are found as they were given, rounded as the type rounds them.
+    values = run.inputs[0].view(40, -1, shape.dim)[:, shape.heads + shape.kv_heads :]
+    wanted = round_to_codes(values, dtype) if dtype == torch.int8 else values.to(dtype).float()
+    found = slots(run, dtype).view(-1, shape.kv_heads, 2, shape.dim)[:, :, 1]
+    for position in range(40):
+        slot = int(run.tables[0, position // 32]) * 32 + position % 32
+        torch.testing.assert_close(found[slot], wanted[position], rtol=1e-6 if dtype == torch.int8 else 0, atol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-38, 1e30, float("nan"), float("inf")])
+def test_int8_keeps_heads_of_any_size(library: Library, value: float) -> None:
+    """Zero and tiny heads count as zero; one that is no number spoils its own request only."""
+    run = Run(library, Shape(((20, 20), (20, 20))), torch.int8)
+    run.inputs[0][:, -run.shape.dim :] = value  # the last head of the values
+    expected = Run(library, run.shape, torch.int8).new()[1]
+    spoilt, other = run.new()
+    assert torch.equal(other, expected)
+    assert spoilt.isfinite().all() == (value in (0.0, 1e-38, 1e30))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,9 @@ class Model:
 
 
 @pytest.mark.parametrize("format", Format)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["kv-float32", "kv-bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int8], ids=["kv-float32", "kv-bfloat16", "kv-int8"]
+)
 def test_the_stack_is_the_same_bits_as_its_ops(library: Library, format: Format, dtype: torch.dtype) -> None:
     model = Model(format)
     tables = make_tables([90, 20, 300], 16)

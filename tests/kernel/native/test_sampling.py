@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.kernels.linear import cpu
 from engine.kernels.native.library import Format, Library, NativeError
 from engine.kernels.native.packing import pack
 from engine.kernels.sample import reference
@@ -94,6 +95,18 @@ def test_the_largest_output_is_that_of_the_product(library: Library, format: For
             out = torch.full((rows,), -1, dtype=torch.int64)
             library.linear_argmax(x.data_ptr(), k, norm.data_ptr(), 1e-5, packed.address, rows, out.data_ptr())
             assert torch.equal(out, outputs[:rows].argmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_largest_of_rounded_outputs_is_that_of_the_logits(dtype: torch.dtype) -> None:
+    """Two outputs may be equal once they are rounded: the lower one is picked with or without the logits."""
+    torch.manual_seed(4)
+    weight = cpu.prepare_linear(torch.randn(4000, 64), None, dtype, CPU)
+    x, norm = torch.randn(300, 64).to(dtype), torch.ones(64, dtype=dtype)
+    outputs = cpu.norm_linear(x, norm, 1e-5, weight).float()
+    best = outputs.max(-1, keepdim=True).values
+    assert ((outputs == best).sum(-1) > 1).any()
+    assert torch.equal(cpu.norm_linear_argmax(x, norm, 1e-5, weight), (outputs == best).int().argmax(-1))
 
 
 def test_seen_tokens_outside_the_vocabulary_are_refused(library: Library) -> None:

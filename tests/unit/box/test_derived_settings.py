@@ -77,4 +77,4 @@ def test_the_body_limit_grows_with_the_context(fake_model: Path) -> None:
 
 def test_workers_and_token_budget() -> None:
     assert [default_api_workers(cores) for cores in (1, 2, 4, 8, 64)] == [1, 1, 2, 4, 4]
-    assert (default_token_budget("cpu"), default_token_budget("cuda")) == (512, 2048)
+    assert (default_token_budget("cpu"), default_token_budget("cuda")) == (256, 2048)

@@ -33,6 +33,6 @@ def test_every_knob_arrives() -> None:
 
 def test_what_is_left_open_is_found_out() -> None:
     config = make_engine_config(Settings(model=(Path("/a"),), run_dir=Path("/run/box"), device="cpu"), 0)
-    assert config.max_num_batched_tokens == 512
+    assert config.max_num_batched_tokens == 256
     assert config.kv_cache_memory_bytes is None
     assert config.served_model_name == "a"

@@ -50,3 +50,14 @@ def test_a_full_disk_is_waited_for(
     metric_files.reserve(tmp_path, 7)
     assert {path.name for path in tmp_path.iterdir()} == {f"{kind}_7.db" for kind in metric_files.KINDS}
     assert [record.message.split(",")[0] for record in caplog.records] == ["no room for the metrics of an API worker"]
+
+
+def test_what_the_file_system_cannot_do_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    metric_files.reserve(tmp_path, 7)
+    assert "not supported" in caplog.text

@@ -17,14 +17,16 @@ import pytest
 from appliance.box_facts import NGINX_WORKER_DEATHS
 from appliance.errors import SettingsError
 from appliance.settings import Settings, from_json
+from appliance.supervisor.box import Box
 from appliance.supervisor.console import Console
 from appliance.supervisor.control import ProgramState
 from appliance.supervisor.log_pipes import LogPipe
 from appliance.supervisor.nginx_log import NginxLog
-from appliance.supervisor.readiness import own_url
+from appliance.supervisor.readiness import EngineProgress, own_url
 from appliance.supervisor.rendering import listen_address, render_box
-from appliance.supervisor.run_dir import open_run_dir
+from appliance.supervisor.run_dir import journal_path, open_run_dir
 from appliance.supervisor.watch import MAX_USELESS_KILLS, MAX_USELESS_RESTARTS, Watch
+from engine.journal import Journal, make_key
 from tests.box.proxy import make_settings
 
 LAUNCHER = Path(sys.modules[Watch.__module__].__file__ or "").with_name("launch.py")
@@ -232,6 +234,20 @@ def test_an_engine_that_was_ready_in_between_may_die_as_often_as_it_likes() -> N
     watch = Watch(was_ready=True)
     assert all(watch.look([state("engine-0", "RUNNING", pid)], {pid}) is None for pid in range(1, 100))
     assert watch.restarts == 98
+
+
+def test_an_engine_that_a_request_ended_at_once_was_useful(folder: Path) -> None:
+    """Between two looks it became ready, took a request up and died; the next one has its pid, but no journal yet."""
+    box = Box(make_settings(folder, model=(Path("/models/a"),)), ["a"], Console(io.BytesIO()), "")
+    path = journal_path(folder, 0)
+    path.parent.mkdir()
+    loading = EngineProgress("a", "starting", 0.0, False, 0)
+    journal = Journal(path)
+    assert box._useful_pids([loading]) == set()
+    journal.work([(make_key("r"), 3)], 1.0)
+    assert box._useful_pids([loading]) == {os.getpid()}
+    watch = Watch(was_ready=True)
+    assert all(watch.look([state("engine-0", "RUNNING", pid)], {pid - 1}) is None for pid in range(1, 100))
 
 
 def test_one_that_is_killed_as_it_starts_gets_more_tries() -> None:

@@ -86,6 +86,50 @@ def test_a_long_prompt_leaves_half_of_a_step_to_another_tenant() -> None:
     run(core)
 
 
+def test_a_crowd_takes_a_few_tokens_beside_another_tenant() -> None:
+    core = make_core(fair_step_tokens=3, max_num_batched_tokens=64)
+    crowd = [make_message(4, tenant="f", max_tokens=30) for _ in range(8)]
+    add(core, *crowd)
+    core.step()
+    core.step()
+    assert len(rows_of(core)) == 8, "alone it has all"
+    quiet = make_message(10, tenant="q", max_tokens=20)
+    add(core, quiet)
+    core.step()
+    assert sorted(rows_of(core).values()) == [1, 1, 1, 10], "the newcomer's prompt is computed at once"
+    beside = []
+    while quiet.request_id in core._scheduler:
+        core.step()
+        beside.append(sorted(rows_of(core).values()))
+    short = [rows for rows in beside if len(rows) <= 4]
+    assert len(short) > len(beside) / 2, "as soon as the crowd has had as much as the quiet one's prompt"
+    outputs = run(core)
+    assert set(outputs) == {message.request_id for message in crowd}
+
+
+def test_equal_tenants_do_not_hold_each_other_up() -> None:
+    core = make_core(fair_step_tokens=2, max_num_batched_tokens=64)
+    add_line(core, "aabbcc", prompt=2, max_tokens=6)
+    core.step()
+    core.step()
+    assert len(rows_of(core)) == 6
+    run(core)
+
+
+def test_a_crowds_preempted_request_does_not_stand_in_another_tenants_way() -> None:
+    info = make_info(num_blocks=20, block_size=4, max_model_len=40)
+    core = make_core(fair_step_tokens=2, info=info, enable_prefix_caching=False)
+    crowd = [make_message(4, tenant="f", max_tokens=30) for _ in range(5)]
+    add(core, *crowd)
+    step_until(core, lambda: core.num_running == 3)
+    core.abort([crowd[0].request_id])  # there are blocks again, but the two that run take the crowd's share
+    quiet = make_message(4, tenant="q", max_tokens=2)
+    add(core, quiet)
+    core.step()
+    assert rows_of(core) == {crowd[1].request_id: 1, crowd[2].request_id: 1, quiet.request_id: 4}
+    assert set(run(core)) == {message.request_id for message in crowd[1:]} | {quiet.request_id}
+
+
 def test_a_prompt_that_must_be_computed_at_once_is() -> None:
     core = make_core(max_num_batched_tokens=200, enable_chunked_prefill=False)
     add(core, *(make_message(120, tenant=tenant) for tenant in "fq"))

@@ -153,6 +153,7 @@ def cores(draw: st.DrawFn) -> EngineCore:
         "max_num_seqs": draw(st.integers(2, 8)),
         "max_num_batched_tokens": draw(st.integers(1, 64)),
         "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "fair_step_tokens": draw(st.sampled_from([0, 0, 1, 4])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 1, 5])),
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import main
+from appliance.keys import key_store
 from appliance.keys.api_key import DEFAULT_SCOPES, KeyLimits, KeyRing, digest, make_secret
 from appliance.keys.key_file import KeyFileError, parse_keys, print_entry, read_keys
 from appliance.keys.key_store import KeyStore
@@ -122,6 +123,37 @@ async def test_a_changed_file_is_read_and_a_broken_one_is_not(tmp_path: Path, ca
         await wait_for_names(store, "api-key-1", "b")
 
 
+async def test_whatever_happens_the_file_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(ENTRY)
+
+    def find_nothing(path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    def refuse(path: Path) -> bytes:
+        raise KeyFileError(f"{path}: cannot be read: Permission denied")
+
+    async with following(KeyStore([], file)) as store:
+        file.write_text("x = " + "[" * 100_000)
+        await wait_until(lambda: "is broken" in caplog.text)
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "find_writers", find_nothing)  # just taken away
+            file.write_text(ENTRY.replace('"a"', '"b"'))
+            await wait_for_names(store, "b")
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "read_bytes", lambda path: 1 / 0)
+            file.write_text(ENTRY)
+            await wait_until(lambda: "could not be followed" in caplog.text)
+        await wait_for_names(store, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "read_bytes", refuse)  # of another owner, for now
+            file.write_text(ENTRY.replace('"a"', '"c"'))
+            await wait_until(lambda: caplog.text.count("Permission denied") == 1)
+        await wait_for_names(store, "c")
+
+
 def test_without_a_file_to_begin_with_there_is_no_start(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="there is no such file"):
         KeyStore([], tmp_path / "none", tmp_path)
@@ -143,6 +175,20 @@ def test_a_file_that_all_can_read_is_warned_of(tmp_path: Path, caplog: pytest.Lo
     file.chmod(0o644)
     KeyStore([], file)
     assert "every user can read it" in caplog.text
+
+
+def test_the_command_leaves_the_file_to_its_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.toml"
+    words = ["key", "new", "--name", "alice", "--file"]
+    assert main([*words, str(tmp_path / "none" / "keys.toml")]) == 1
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    file.touch()
+    file.chmod(0o640)
+    owner = 1234 if os.geteuid() == 0 else os.geteuid()
+    os.chown(file, owner, -1)
+    assert main([*words, str(file)]) == 0
+    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (owner, 0o640)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_command_makes_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -181,6 +182,31 @@ async def test_an_end_that_cannot_be_written_is_written_later(tmp_path: Path, mo
     deadline_s = time.monotonic() + 30
     while not await begin_many(limiter, key, 1):
         assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.01)
+
+
+async def test_what_could_not_be_written_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_file, "_RETRY_AFTER_FAULT_S", 0.01)
+    limiter, key = KeyLimiter(tmp_path), make_key(max_concurrent=2)
+    failures = asyncio.Semaphore(0)
+
+    def fail(*args: object) -> int:
+        failures.release()
+        raise OSError(errno.EIO, "broken")
+
+    (held,) = await begin_many(limiter, key, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(usage_file.os, "pwrite", fail)
+        with pytest.raises(UnavailableError):
+            await limiter.make_lease(key).begin()
+        held.end(0)
+        for _ in range(4):  # the end is tried again and again
+            await asyncio.wait_for(failures.acquire(), 30)
+    deadline_s = time.monotonic() + 30
+    while len(let_in := await begin_many(limiter, key, 3)) != 2:
+        assert time.monotonic() < deadline_s
+        for lease in let_in:
+            lease.end(0)
         await asyncio.sleep(0.01)
 
 
