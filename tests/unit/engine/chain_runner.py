@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from engine.awaited_tokens import AwaitedTokens, detach
 from engine.messages import TokenLogprobs
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
@@ -124,3 +125,22 @@ class ChainRunner:
         end = row.num_computed_tokens + row.num_scheduled_tokens
         chosen = row.prompt_token_ids[row.num_computed_tokens + 1 : end + 1]
         return [TokenLogprobs(token_id, -1.0, 2) for token_id in chosen]
+
+
+class LateRunner(ChainRunner):
+    """Implements `engine.step.TakesStepsAhead`: computes a step when it is waited for, as late as can be."""
+
+    def __init__(self, info: RunnerInfo) -> None:
+        super().__init__(info)
+        self._awaited = AwaitedTokens()
+
+    def submit(self, step: StepInput) -> Callable[[], StepOutput]:
+        step = detach(step)
+
+        def wait() -> StepOutput:
+            self._awaited.fill(step)
+            output = self.execute(step)
+            self._awaited.take(step, output)
+            return output
+
+        return wait

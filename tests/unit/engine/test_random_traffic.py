@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from engine.core import EngineCore
 from engine.messages import GenerateRequest, RequestOutput, merge_outputs
 from engine.request import RequestStatus
-from tests.unit.engine.builders import make_core, make_info, make_message
-from tests.unit.engine.chain_runner import ChainRunner, generate, values_of
+from tests.unit.engine.builders import make_config, make_core, make_info, make_message
+from tests.unit.engine.chain_runner import ChainRunner, LateRunner, generate, values_of
 from tests.unit.engine.drafting import make_drafting_core
 
 VOCAB_SIZE = 40
@@ -171,7 +171,8 @@ def cores(draw: st.DrawFn) -> EngineCore:
         spoilt = draw(st.integers(1, 9))  # one in so many draft tokens is wrong
         return make_drafting_core(draw(st.integers(1, 9)), lambda number: number % spoilt == 0, info=info, **knobs)
     if draw(st.booleans()):
-        return make_core(info=info, async_scheduling=True, **knobs)
+        make_runner = draw(st.sampled_from([ChainRunner, LateRunner]))
+        return EngineCore(make_config(async_scheduling=True, **knobs), make_runner(info))
     return make_core(info=info, tokens_per_step=draw(st.sampled_from([1, 1, 1, 3])), **knobs)
 
 
