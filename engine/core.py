@@ -151,7 +151,7 @@ class EngineCore:
         on those, none is begun.
         """
         closed = self._take_grammars()
-        planned = self._scheduler.schedule(time.monotonic())
+        planned = self._scheduler.schedule(time.monotonic(), is_ahead=bool(self._under_way))
         due = self._under_way[0].planned if self._under_way else planned
         if due is None:
             return closed
@@ -186,7 +186,7 @@ class EngineCore:
 
     def _finish(self) -> list[RequestOutput]:
         """Wait for the oldest step under way and take its result in."""
-        oldest = self._under_way[0]
+        oldest = self._under_way.popleft()
         started_s = max(oldest.submitted_s, self._last_result_s)
         result = oldest.wait()
         self._last_result_s = time.perf_counter()
@@ -194,7 +194,6 @@ class EngineCore:
         self._scheduler.observe(step, seconds)
         self._allowance.observe(step.num_tokens, seconds)
         outputs = self._update(oldest.planned, result)
-        self._under_way.popleft()
         self._hold(())
         return outputs
 

@@ -55,7 +55,6 @@ class Scheduler:
         )
         self._num_deferred = 0
         self._is_blocked = False
-        self._num_under_way = 0  # steps that are planned and whose results are not in yet
         self._shares = StepShares(None, 0)
         self._stats = StepStats()  # of the step that is being planned
         self.queue_load = self._measure_load()
@@ -129,11 +128,11 @@ class Scheduler:
         """Forget every cached block; False while blocks are in use."""
         return self._tables.pool.reset()
 
-    def schedule(self, now_s: float) -> PlannedStep | None:
-        """Plan the next step; None where nobody has anything to compute, or where a step is under way whose result
-        has to be known first.
+    def schedule(self, now_s: float, *, is_ahead: bool = False) -> PlannedStep | None:
+        """Plan the next step; None where nobody has anything to compute. With `is_ahead` a step is under way, and None
+        may also mean that its result has to be known first.
         """
-        if self._num_under_way and not self._can_plan_ahead():
+        if is_ahead and not self._can_plan_ahead():
             return None
         self._stats = StepStats()
         self._num_deferred = 0
@@ -162,7 +161,6 @@ class Scheduler:
         What was computed ahead for a request that has ended in the meantime is dropped. Its blocks may be another's by
         now, who writes into them in a later step.
         """
-        self._num_under_way -= 1
         updates = []
         for index, (row, request) in enumerate(zip(planned.step.rows, planned.requests, strict=True)):
             if request.is_finished:
@@ -203,7 +201,6 @@ class Scheduler:
         for row, request in zip(step.rows, requests, strict=True):
             request.num_tokens_under_way += row.num_scheduled_tokens
             request.num_awaited_tokens += row.samples
-        self._num_under_way += 1
         return PlannedStep(step, requests, self._stats)
 
     def _plan_trial(self, plan: StepPlan, now_s: float) -> bool:
