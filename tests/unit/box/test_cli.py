@@ -108,6 +108,8 @@ def test_bake_shows_progress(
         assert callable(progress)
         for phase, fraction in (("read", 0.0), ("read", 0.5), ("weights", 0.25)):
             progress(phase, fraction)
+        out.mkdir()
+        (out / "manifest.json").write_text('{"weights": {"notes": ["one matrix is written as float32: it is small"]}}')
         return out
 
     monkeypatch.setattr(bake, "bake", fake_bake)
@@ -115,6 +117,7 @@ def test_bake_shows_progress(
     assert capsysbinary.readouterr().out.decode().splitlines() == [
         "reading (0 %)",
         "writing weights (25 %)",
+        "one matrix is written as float32: it is small",
         f"baked src into {tmp_path / 'm'}",
     ]
 

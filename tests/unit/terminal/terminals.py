@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -61,7 +62,8 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    """In the child: its controlling terminal, so that Ctrl-C becomes a signal."""
+    """In the child: its controlling terminal, so that Ctrl-C becomes a signal; jobs in the background ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
