@@ -27,7 +27,7 @@ def test_b46_from_start_to_ready(client: docker.DockerClient) -> None:
         answered = [look for look in seen if look["/readyz"][0]]
         assert all(look["/readyz"][0] in (200, 503) for look in answered)
         assert any(look["/livez"][0] == 200 and look["/readyz"][0] == 503 for look in answered)
-        loading = [look["/startupz"][2]["models"][0] for look in answered if "models" in look["/startupz"][2]]
+        loading = [look["/startupz"][2]["models"][0] for look in answered if look["/startupz"][2].get("models")]
         assert {"phase", "percent", "seconds"} <= set(loading[0])
         assert all(look["/readyz"][1].get("retry-after") for look in answered if look["/readyz"][0] == 503)
         # Ready means that a token can be had, at once.
