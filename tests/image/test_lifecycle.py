@@ -54,7 +54,7 @@ def test_what_is_killed_comes_back(box: Container, victim: str) -> None:
     assert seconds <= READY_AGAIN_S * patience()
     assert box.state["Running"]
     assert box.docker.attrs["RestartCount"] == 0
-    box.wait_until(lambda: box.metric("breadbox:restarts_total", counter) == before + 1, 30)  # looked at once a second
+    box.wait_until(lambda: box.metric("breadbox:restarts_total", counter) > before, 30)  # looked at once a second
 
 
 def test_a_killed_supervisord_ends_the_container_with_the_reason(client: docker.DockerClient) -> None:
