@@ -22,6 +22,8 @@ from typing import TypeVar
 
 import msgspec
 
+from appliance.process_stat import read_stat
+
 logger = logging.getLogger(__name__)
 
 _RECORD_BYTES = 4096  # written as a whole, so that no rest of an older record stays behind
@@ -29,6 +31,7 @@ _RETRY_S = 0.002
 _RETRY_AFTER_FAULT_S = 1.0
 LOCK_PATIENCE_S = 2.0
 _MINUTE_S = 60.0
+_START_TIME = 19  # place among the fields that `read_stat` gives
 _instances = itertools.count()
 T = TypeVar("T")
 
@@ -68,7 +71,7 @@ class UsageFile:
     def __init__(self, name: str, folder: Path | None) -> None:
         self._path = None if folder is None else folder / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
         self._own = Usage()
-        self._worker = f"{_describe_process('self')}.{next(_instances)}"
+        self._worker = f"{_describe_process(str(os.getpid()))}.{next(_instances)}"
         self._num_in_flight = 0
 
     async def update(self, change: Callable[[Usage], T]) -> T:
@@ -145,10 +148,5 @@ def _read(file: int, path: Path) -> Usage:
 
 def _describe_process(pid: str) -> str:
     """``pid.start time``, which no other process ever has; empty for one that is dead."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return ""
-    # The name, in parentheses, may hold anything; the fields behind it begin with the state.
-    state, *fields = text.rpartition(")")[2].split()
-    return "" if state in "ZX" else f"{text.split(' ', 1)[0]}.{fields[18]}"
+    fields = read_stat(pid)
+    return "" if not fields or fields[0] in "ZX" else f"{pid}.{fields[_START_TIME]}"

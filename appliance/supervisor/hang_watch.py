@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance.process_stat import read_stat
 from appliance.supervisor.control import ProgramState
 from appliance.supervisor.run_dir import journal_path
 from engine.autopsy import leave_note
@@ -71,7 +72,7 @@ class HangWatch:
             journal = None  # it has only just been started
         silence = self._silences.setdefault(program.name, _Silence())
         silence.take((program.pid, journal.beat if journal else 0), elapsed_s, _queued_seconds(program.pid))
-        is_stopped = _process_state(program.pid) == _STOPPED
+        is_stopped = read_stat(program.pid)[:1] == [_STOPPED]
         if silence.seconds <= (self._timeout_s if is_stopped else self._limit_s(journal)):
             return False
         what = f"no sign of life for {silence.seconds:.0f} s"
@@ -87,14 +88,6 @@ class HangWatch:
         if journal is None or journal.activity is Activity.LOADING:
             return max(MIN_START_S, START_FACTOR * self._timeout_s)
         return max(journal.allowance_s, self._timeout_s)
-
-
-def _process_state(pid: int) -> str:
-    """One letter, as in ps; empty where there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
 
 
 def _queued_seconds(pid: int) -> dict[str, float]:

@@ -13,6 +13,8 @@ import os
 import signal
 from pathlib import Path
 
+from appliance.process_stat import find_pids, read_stat
+
 logger = logging.getLogger(__name__)
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -26,12 +28,10 @@ def find_children() -> set[int]:
     """Pids of this process's children that have not been reaped."""
     me = os.getpid()
     children = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name, in parentheses, may hold anything; the fields behind it are state and parent.
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == me and state != "Z":
-                children.add(int(stat.parent.name))
+    for pid in find_pids():
+        state, parent, *_ = read_stat(pid) or ("", "0")
+        if int(parent) == me and state != "Z":
+            children.add(pid)
     return children
 
 

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.process_stat import find_pids, read_stat
+
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LISTEN = "0A"
@@ -97,30 +99,18 @@ def _tree(pid: int, parents: dict[int, int]) -> set[int]:
 
 
 def _parents() -> dict[int, int]:
-    return {pid: int(fields[1]) for pid in _pids() if (fields := _stat(pid))}
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; empty when it is gone."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return {pid: int(fields[1]) for pid in find_pids() if (fields := read_stat(pid))}
 
 
 def _cpu_seconds(pid: int) -> float:
     # utime, stime, and those of children that have ended and were waited for
-    return sum(map(int, _stat(pid)[11:15])) / _TICKS
+    return sum(map(int, read_stat(pid)[11:15])) / _TICKS
 
 
 def find_server_pid(port: int) -> int | None:
     """The topmost process of the server that listens on a port of this machine; None if it can't be found."""
     inodes = {inode for table in ("tcp", "tcp6") for inode in _listening_inodes(table, port)}
-    owner = next((pid for pid in _pids() if inodes & _socket_inodes(pid)), None)
+    owner = next((pid for pid in find_pids() if inodes & _socket_inodes(pid)), None)
     if owner is None or _name(owner) in _STRANGERS:
         return None
     parents = _parents()
