@@ -37,7 +37,7 @@ class DrainFile:
         """The time that running requests have. In `time.monotonic`, which all processes share and nobody sets."""
         try:
             with self._prepared.open("r+") as file:
-                file.write(f"{time.monotonic() + timeout_s:.3f}\n".ljust(_CHARS))
+                file.write(f"{time.monotonic() + timeout_s:.6f}\n".ljust(_CHARS))
             self._prepared.rename(self._path)
         except OSError as error:  # somebody took the folder away: the box ends all the same
             logger.error("the API is not told that the box goes down error=%s", error)
