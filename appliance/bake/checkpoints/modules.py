@@ -143,23 +143,44 @@ class AwqModule(Module):
         return fields[:, :, _AWQ_ORDER].reshape(words.shape[0], -1).T
 
 
-class GptqModule(Module):
-    """qweight int32 [K · bits / 32, N], qzeros int32 [groups, N · bits / 32], scales [groups, N], perhaps g_idx [K]."""
+class WordsModule(Module):
+    """Codes of four or eight bits inside int32 words; eight bits are stored from 0 on and become signed."""
 
-    parts = ("qweight", "qzeros", "scales", "g_idx")
+    index_part: ClassVar[str]  # the tensor that may list the group of each input channel
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Of a code: 4 or 8."""
 
     @property
     def format(self) -> str:
-        return f"int{self.scheme.bits}"
+        return f"int{self.bits}"
+
+    @cached_property
+    def group_of(self) -> Array:
+        found = self.index(self.index_part, self.scales.shape[1])
+        return super().group_of if found is None else found
+
+    def numbers(self, fields: Array) -> Array:
+        """What fields of words (int16) stand for."""
+        return fields - 128 if self.bits == 8 else fields
+
+
+class GptqModule(WordsModule):
+    """qweight int32 [K · bits / 32, N], qzeros int32 [groups, N · bits / 32], scales [groups, N], perhaps g_idx [K]."""
+
+    parts = ("qweight", "qzeros", "scales", "g_idx")
+    index_part = "g_idx"
 
     @property
-    def _bits(self) -> int:
+    def bits(self) -> int:
         return 8 if self.scheme.bits == 8 else 4
 
     @cached_property
     def shape(self) -> tuple[int, int]:
         words, rows = self.raw("qweight", "I32").shape
-        return rows, words * 32 // self._bits
+        return rows, words * 32 // self.bits
 
     @cached_property
     def scales(self) -> Array:
@@ -168,33 +189,22 @@ class GptqModule(Module):
     @cached_property
     def zeros(self) -> Array:
         rows, groups = self.scales.shape
-        words = self.raw("qzeros", "I32", groups, -(-rows * self._bits // 32))
-        stored = unpack_words(words, self._bits)[:, :rows].T.astype(np.int16)
+        words = self.raw("qzeros", "I32", groups, -(-rows * self.bits // 32))
+        stored = unpack_words(words, self.bits)[:, :rows].T.astype(np.int16)
         # A zero of 0 was stored as -1, that is, as the largest number.
-        return self._numbers((stored + self.scheme.zero_offset) & (2**self._bits - 1))
-
-    @cached_property
-    def group_of(self) -> Array:
-        found = self.index("g_idx", self.scales.shape[1])
-        return super().group_of if found is None else found
+        return self.numbers((stored + self.scheme.zero_offset) & (2**self.bits - 1))
 
     def codes(self, start: int, stop: int) -> Array:
-        fields = unpack_words(self.raw("qweight", "I32")[:, start:stop].T, self._bits)
-        return self._numbers(fields.astype(np.int16)).astype(np.int8)
-
-    def _numbers(self, fields: Array) -> Array:
-        return fields - 128 if self._bits == 8 else fields
+        fields = unpack_words(self.raw("qweight", "I32")[:, start:stop].T, self.bits)
+        return self.numbers(fields.astype(np.int16)).astype(np.int8)
 
 
-class PackedModule(Module):
+class PackedModule(WordsModule):
     """compressed-tensors' pack-quantized: weight_packed int32 [N, K · bits / 32], weight_scale [N, groups],
     weight_shape, perhaps weight_zero_point int32 [N · bits / 32, groups] and weight_g_idx [K]."""
 
     parts = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
-
-    @property
-    def format(self) -> str:
-        return f"int{self._bits}"
+    index_part = "weight_g_idx"
 
     @cached_property
     def shape(self) -> tuple[int, int]:
@@ -202,7 +212,7 @@ class PackedModule(Module):
         return rows, columns
 
     @cached_property
-    def _bits(self) -> int:
+    def bits(self) -> int:
         (rows, columns), words = self.shape, self.raw("weight_packed", "I32").shape
         for bits in (4, 8):
             if words == (rows, -(-columns * bits // 32)):
@@ -219,21 +229,13 @@ class PackedModule(Module):
             return None
         rows, groups = self.scales.shape
         if self.files.stored_dtype(self.tensor("weight_zero_point")) == "I8":  # as older releases write it: signed
-            return self.raw("weight_zero_point", "I8", rows, groups).astype(np.int16) + (8 if self._bits == 4 else 0)
-        words = self.raw("weight_zero_point", "I32", -(-rows * self._bits // 32), groups)
-        return self._numbers(unpack_words(words.T, self._bits)[:, :rows].T.astype(np.int16))
-
-    @cached_property
-    def group_of(self) -> Array:
-        found = self.index("weight_g_idx", self.scales.shape[1])
-        return super().group_of if found is None else found
+            return self.raw("weight_zero_point", "I8", rows, groups).astype(np.int16) + (8 if self.bits == 4 else 0)
+        words = self.raw("weight_zero_point", "I32", -(-rows * self.bits // 32), groups)
+        return self.numbers(unpack_words(words.T, self.bits)[:, :rows].T.astype(np.int16))
 
     def codes(self, start: int, stop: int) -> Array:
-        fields = unpack_words(self.raw("weight_packed", "I32")[start:stop], self._bits)[:, : self.shape[1]]
-        return self._numbers(fields.astype(np.int16)).astype(np.int8)
-
-    def _numbers(self, fields: Array) -> Array:
-        return fields - 128 if self._bits == 8 else fields
+        fields = unpack_words(self.raw("weight_packed", "I32")[start:stop], self.bits)[:, : self.shape[1]]
+        return self.numbers(fields.astype(np.int16)).astype(np.int8)
 
 
 class Int8Module(Module):
