@@ -65,7 +65,7 @@ def read_codes(tensor: PackedTensor) -> Codes:
     if tensor.format in FLOAT8:
         return _float8(tensor)
     code_bytes = GROUP * LANES if tensor.format == "int8" else GROUP * LANES // 2
-    groups = _groups(tensor)
+    groups = view_groups(tensor)
     tail = groups[..., code_bytes:].contiguous().view(torch.float16)
     factors = [_natural_rows(part[..., None], tensor) for part in torch.split(tail, LANES, -1)]
     bytes_ = groups[..., :code_bytes]
@@ -87,7 +87,7 @@ def unpack(tensor: PackedTensor) -> Tensor:
 
 def _unpack_floats(tensor: PackedTensor) -> Tensor:
     dtype = FLOATS[tensor.format]
-    values = _groups(tensor).view(dtype)
+    values = view_groups(tensor).view(dtype)
     lanes = _pairs(values) if tensor.format == "bfloat16" else values.view(*values.shape[:-1], GROUP, LANES).mT
     return _natural_rows(lanes, tensor)[:, : tensor.shape[1]].float()
 
@@ -105,8 +105,8 @@ def _count_scales(columns: int, format: str) -> int:
     return 1 if format == "fp8" else -(-columns // FP8_BLOCK)
 
 
-def _groups(tensor: PackedTensor) -> Tensor:
-    """uint8 [blocks, groups, bytes of a group]."""
+def view_groups(tensor: PackedTensor) -> Tensor:
+    """uint8 [blocks, groups, bytes of a group] of a matrix that lies as the CPU kernels read it."""
     return tensor.data.view(-1, -(-tensor.shape[1] // GROUP), GROUP_BYTES[tensor.format])
 
 

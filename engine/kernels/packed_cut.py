@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
-from engine.kernels.packed import FLOAT8, FP8_BLOCK, GROUP, GROUP_BYTES, LANES, PackedTensor
+from engine.kernels.packed import FLOAT8, FP8_BLOCK, GROUP, LANES, PackedTensor, view_groups
 from engine.span import Span
 
 
@@ -24,7 +24,7 @@ def cut_packed_rows(tensor: PackedTensor, spans: Sequence[Span]) -> PackedTensor
         scales = torch.cat([scales[:, span.start : span.end] for span in spans], 1)
         codes = torch.cat([codes[span.start : span.end] for span in spans])
         return _float8(tensor, scales, codes, (rows, tensor.shape[1]))
-    blocks = _blocks(tensor)
+    blocks = view_groups(tensor)
     if tensor.is_gate_up:
         spans, unit, whole = spans[:1], LANES // 2, tensor.shape[0] // 2
     else:
@@ -43,13 +43,8 @@ def cut_packed_columns(tensor: PackedTensor, span: Span) -> PackedTensor:
             scales = scales[slice(*_units(tensor, span, FP8_BLOCK, columns, "columns"))]
         return _float8(tensor, scales, codes[:, span.start : span.end], (rows, span.size))
     groups = slice(*_units(tensor, span, GROUP, columns, "columns"))
-    data = _blocks(tensor)[:, groups].reshape(-1)
+    data = view_groups(tensor)[:, groups].reshape(-1)
     return PackedTensor(data, (rows, span.size), tensor.format, tensor.is_gate_up)
-
-
-def _blocks(tensor: PackedTensor) -> Tensor:
-    """uint8 [blocks, groups, bytes of a group]."""
-    return tensor.data.view(-1, -(-tensor.shape[1] // GROUP), GROUP_BYTES[tensor.format])
 
 
 def _float8_parts(tensor: PackedTensor) -> tuple[Tensor, Tensor]:

@@ -120,11 +120,6 @@ def wrap(tensor: PackedTensor, bias: Tensor | None) -> PackedWeight:
         raise ConfigError(f"a packed weight [{rows}, {columns}] is damaged or of a newer bake: {error}") from None
 
 
-def packed_bytes(n: int, k: int, format: Format, *, is_gate_up: bool = False) -> int:
-    """Size of the packed form."""
-    return load_library().packed_bytes(Weight(n=n, k=k, format=format, gate_up=is_gate_up))
-
-
 def unpack_rows(weight: PackedWeight, ids: Tensor, library: Library | None = None) -> Tensor:
     """Rows ids[T] (int64) of the matrix as float32 [T, k]."""
     out = torch.empty(ids.numel(), weight.k)

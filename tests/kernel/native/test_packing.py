@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kernels.native.library import Format, Library, NativeError, Weight
+from engine.kernels.native.library import Format, Library, NativeError, Weight, load_library
 from engine.kernels.native.packing import (
     PackedWeight,
     from_packed,
     pack,
     pack_codes,
-    packed_bytes,
     unpack_rows,
 )
 
 SHAPES = [(16, 32), (50, 70), (1, 1), (96, 64), (34, 100)]
 BITS_A_WEIGHT = {Format.FLOAT32: 32, Format.BFLOAT16: 16, Format.FLOAT16: 16, Format.INT8: 8.5, Format.INT4: 5}
+
+
+def packed_bytes(n: int, k: int, format: Format, *, is_gate_up: bool = False) -> int:
+    return load_library().packed_bytes(Weight(n=n, k=k, format=format, gate_up=is_gate_up))
 
 
 def all_rows(weight: PackedWeight) -> torch.Tensor:
