@@ -60,6 +60,20 @@ __attribute__((noinline)) void int8_rounds(const uint8_t* weights, const int8_t*
     make_opaque(total);
 }
 
+// Rate of rounds that multiply as many activations at once as fit into 32 bits.
+template <class X>
+double measure_integers(Team& team, void (*rounds)(const uint8_t*, const X*)) {
+    constexpr int DEPTH = 4 / sizeof(X);
+    const int items = ITEMS_PER_THREAD * team.size();
+    return rate(team, 2.0 * DEPTH * LANES * INTEGER_CHAINS * ROUNDS * items, items, [rounds](int) {
+        uint8_t weights[DEPTH * LANES];
+        X x[DEPTH * INTEGER_CHAINS];
+        std::memset(weights, 1, sizeof weights);
+        std::memset(x, 1, sizeof x);
+        rounds(weights, x);
+    });
+}
+
 }  // namespace
 
 double measure_read(Team& team, const float* data, int64_t count) {
@@ -81,26 +95,8 @@ double measure_fma(Team& team) {
     return rate(team, 2.0 * LANES * FMA_CHAINS * ROUNDS * items, items, [](int) { fma_rounds(); });
 }
 
-double measure_int16(Team& team) {
-    const int items = ITEMS_PER_THREAD * team.size();
-    return rate(team, 4.0 * LANES * INTEGER_CHAINS * ROUNDS * items, items, [](int) {
-        uint8_t weights[2 * LANES];
-        int16_t x[2 * INTEGER_CHAINS];
-        std::memset(weights, 1, sizeof weights);
-        std::memset(x, 1, sizeof x);
-        int16_rounds(weights, x);
-    });
-}
+double measure_int16(Team& team) { return measure_integers<int16_t>(team, int16_rounds); }
 
-double measure_int8(Team& team) {
-    const int items = ITEMS_PER_THREAD * team.size();
-    return rate(team, 8.0 * LANES * INTEGER_CHAINS * ROUNDS * items, items, [](int) {
-        uint8_t weights[4 * LANES];
-        int8_t x[4 * INTEGER_CHAINS];
-        std::memset(weights, 1, sizeof weights);
-        std::memset(x, 1, sizeof x);
-        int8_rounds(weights, x);
-    });
-}
+double measure_int8(Team& team) { return measure_integers<int8_t>(team, int8_rounds); }
 
 }  // namespace bb
