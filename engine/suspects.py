@@ -70,10 +70,11 @@ class Suspects:
     def must_refuse(self, key: bytes, request: GenerateRequest) -> bool:
         """Whether the request, or one of the same content, is known to make engines fail."""
         suspicion = self.find(key)
+        self._forgive(time.time())
         if suspicion is None and not self._records.refused:
             return False
         digest = _digest(request)
-        if self._records.refused.get(digest, 0.0) > time.time():
+        if digest in self._records.refused:
             return True
         if suspicion is None:
             return False
@@ -105,9 +106,13 @@ class Suspects:
     def _refuse(self, digest: str, now: float | None = None) -> None:
         self._records.refused[digest] = (time.time() if now is None else now) + REFUSED_FOR_S
 
+    def _forgive(self, now: float) -> None:
+        """As long as any content is refused, every request's has to be looked at: no longer than it must be."""
+        self._records.refused = {digest: until for digest, until in self._records.refused.items() if until > now}
+
     def _expire(self, now: float) -> None:
+        self._forgive(now)
         records = self._records
-        records.refused = {digest: until for digest, until in records.refused.items() if until > now}
         records.suspects = {
             key: suspicion for key, suspicion in records.suspects.items() if suspicion.seen_at > now - FORGOTTEN_AFTER_S
         }
