@@ -56,9 +56,7 @@ class EngineConfig:
     num_threads: int | None = None
     log_level: str = "info"
     log_stats_interval_s: float = 10.0  # between two lines of statistics; 0 = none
-    engine_timeout_s: float = (
-        0.0  # without a beat of the busy loop, after which the engine counts as hanging; 0 = never
-    )
+    engine_timeout_s: float = 0.0  # after which a busy loop without a beat counts as hanging; 0 = never
     journal_path: Path | None = None  # file that tells others, and the next engine, what this one is at
     counts_path: Path | None = None  # file that carries the metrics' counts over to the next engine process
     show_hidden_metrics: bool = False  # also under the names that they had in older vLLM

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from engine.runner.model_runner import ModelRunner
 
-    Array = npt.NDArray[np.float64]
+    Array = npt.NDArray[np.floating]
 
 
 @dataclass
@@ -70,6 +70,7 @@ class Accuracy:
         """Count the positions of [T, vocab] logits whose following tokens are `targets`."""
         import numpy as np
 
+        reference, logits = (each.astype(np.float64) for each in (reference, logits))
         reference, logits = (each - each.mean(axis=1, keepdims=True) for each in (reference, logits))
         p, q = _log_softmax(reference), _log_softmax(logits)
         error = np.abs(logits - reference)
@@ -141,7 +142,7 @@ def _read(args: argparse.Namespace, model: str, texts: Sequence[list[int]], prog
 def _logits(runner: ModelRunner, tokens: list[int]) -> Array:
     blocks = list(range(-(-len(tokens) // runner.info.block_size)))
     row = StepRow("text", tokens, [], 0, len(tokens), blocks, SamplingParams(max_tokens=1, seed=0), samples=False)
-    logits: Array = runner.compute_logits(StepInput([row])).double().numpy()
+    logits: Array = runner.compute_logits(StepInput([row])).numpy()
     return logits
 
 

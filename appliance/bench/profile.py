@@ -13,7 +13,7 @@ from appliance.bench.flag_types import whole
 from appliance.bench.in_process import add_engine_flags, load_config, load_engine_settings
 from appliance.bench.progress import Progress
 from appliance.bench.step_clock import AROUND, ClockedLibrary, ClockedRunner, Times, clock_step
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, SettingsError
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.messages import GenerateRequest, SamplingParams
@@ -139,6 +139,8 @@ def run_profile(args: argparse.Namespace) -> int:
     from engine.kernels.native.library import load_library
 
     config = load_config(load_engine_settings(args), prefix_caching=False)
+    if config.async_scheduling:
+        raise SettingsError(["--async-scheduling: steps that overlap have no parts that add up to the whole"])
     profiler = Profiler(config, args)
     with Progress("measurements", len(args.batch_sizes) + 2, is_shown=not args.no_progress) as progress:
         profiles = []

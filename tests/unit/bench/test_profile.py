@@ -9,7 +9,7 @@ import pytest
 from appliance.bench.command import run_bench
 from appliance.bench.profile import Gaps, Profile, format_gaps, format_profiles
 from appliance.bench.step_clock import AROUND, ClockedLibrary, ClockedRunner, clock_step
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, SettingsError
 from engine.core import EngineCore
 from engine.kernels.native.library import load_library
 from engine.kernels.native.targets import is_built
@@ -64,3 +64,8 @@ def test_a_small_run(shipped_model: Path, temperature: str, capsys: pytest.Captu
 def test_prompts_longer_than_the_context_are_refused(shipped_model: Path) -> None:
     with pytest.raises(ApplianceError, match="prompts of 200 tokens leave no room"):
         run_bench(["profile", str(shipped_model), *SMALL, *ENGINE, "--input-len", "200", "--no-progress"])
+
+
+def test_overlapping_steps_are_refused(smollm2: Path) -> None:
+    with pytest.raises(SettingsError, match="--async-scheduling"):
+        run_bench(["profile", str(smollm2), *ENGINE, "--async-scheduling"])
