@@ -72,21 +72,26 @@ class Run:
 
     def generate(self, requests: Sequence[GenerateRequest]) -> dict[str, RequestOutput]:
         """Run all to their end; merged outputs by request id."""
-        for request in requests:
-            refused = self._core.add(request)
-            assert refused is None, refused
-        merged: dict[str, RequestOutput] = {}
-        while self._core.has_work():
-            for output in self._core.step():
-                if output.request_id in merged:
-                    merge_outputs(merged[output.request_id], output)
-                else:
-                    merged[output.request_id] = output
-        return merged
+        return run_to_end(self._core, requests)
 
     def close(self) -> None:
         """End the thread that it may have started."""
         self._core.close()
+
+
+def run_to_end(core: EngineCore, requests: Sequence[GenerateRequest]) -> dict[str, RequestOutput]:
+    """Add all and step until they are done; merged outputs by request id."""
+    for request in requests:
+        refused = core.add(request)
+        assert refused is None, refused
+    merged: dict[str, RequestOutput] = {}
+    while core.has_work():
+        for output in core.step():
+            if output.request_id in merged:
+                merge_outputs(merged[output.request_id], output)
+            else:
+                merged[output.request_id] = output
+    return merged
 
 
 def make_request(request_id: str, prompt: list[int], resumed: Sequence[int] = (), **sampling: Any) -> GenerateRequest:

@@ -16,7 +16,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ConfigError, EngineError
 from engine.layers.build import Build
-from engine.messages import RequestOutput, merge_outputs
+from engine.messages import RequestOutput
 from engine.models.loader import MappedWeights, make_model
 from engine.runner.cuda_graphs import DecodeGraphs, GraphLimits, graph_sizes
 from engine.runner.forward_pass import ForwardPass
@@ -29,7 +29,7 @@ from engine.runner.staging import Staging, staging_capacity
 from engine.sampling.device import DeviceSampler
 from engine.sampling.sampler import Sampler
 from engine.step import StepInput, StepRow
-from tests.model.driver import make_prompts, make_request
+from tests.model.driver import make_prompts, make_request, run_to_end
 from tests.model.recorded_graphs import RecordingBackend
 from tests.tiny_models import VOCAB_SIZE, TinyModel
 
@@ -89,7 +89,6 @@ def make_gpu_runner(plan: LoadPlan, model: Any, backend: RecordingBackend, share
 
 
 def serve(runner: ModelRunner, config: EngineConfig) -> dict[str, RequestOutput]:
-    core, outputs = EngineCore(config, runner), dict[str, RequestOutput]()
     kinds: list[dict[str, Any]] = [
         {"logprobs": 3},
         {"temperature": 1.0, "seed": 5},
@@ -98,15 +97,11 @@ def serve(runner: ModelRunner, config: EngineConfig) -> dict[str, RequestOutput]
         {"logit_bias": {7: 4.0}, "bad_words_token_ids": [[3]]},
     ]
     prompts = make_prompts(len(kinds), VOCAB_SIZE, seed=2, longest=40)
-    for index, (prompt, kind) in enumerate(zip(prompts, kinds, strict=True)):
-        assert core.add(make_request(str(index), prompt, max_tokens=12 + index, **kind)) is None
-    while core.has_work():
-        for output in core.step():
-            if output.request_id in outputs:
-                merge_outputs(outputs[output.request_id], output)
-            else:
-                outputs[output.request_id] = output
-    return outputs
+    requests = [
+        make_request(str(index), prompt, max_tokens=12 + index, **kind)
+        for index, (prompt, kind) in enumerate(zip(prompts, kinds, strict=True))
+    ]
+    return run_to_end(EngineCore(config, runner), requests)
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "eager"])

@@ -11,14 +11,14 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.messages import GenerateRequest, RequestOutput, merge_outputs
+from engine.messages import GenerateRequest, RequestOutput
 from engine.runner.gpu import make_gpu_forward_pass
 from engine.runner.load_plan import make_info
 from engine.runner.model_runner import ModelRunner
 from engine.runner.queueing_runner import QueueingRunner, Wait
 from engine.sampling.device import DeviceSampler
 from engine.step import RunnerInfo, StepInput
-from tests.model.driver import make_prompts, make_request
+from tests.model.driver import make_prompts, make_request, run_to_end
 from tests.model.recorded_graphs import RecordingBackend
 from tests.model.test_gpu_runner import load
 from tests.tiny_models import VOCAB_SIZE, TinyModel
@@ -61,15 +61,7 @@ def make_requests(kinds: list[dict[str, Any]], max_tokens: int = 12) -> list[Gen
 
 
 def serve(core: EngineCore, requests: list[GenerateRequest]) -> dict[str, RequestOutput]:
-    outputs: dict[str, RequestOutput] = {}
-    for request in requests:
-        assert core.add(request) is None
-    while core.has_work():
-        for output in core.step():
-            if output.request_id in outputs:
-                merge_outputs(outputs[output.request_id], output)
-            else:
-                outputs[output.request_id] = output
+    outputs = run_to_end(core, requests)
     assert core.kv_cache_usage == 0
     return outputs
 

@@ -213,8 +213,9 @@ async def read_into(received: list[int], outputs: AsyncIterator[RequestOutput]) 
         received += output.token_ids
 
 
-async def test_a_fault_in_a_step_ends_the_process(path: Path) -> None:
-    with spawned_engine(path) as process:
+@pytest.mark.parametrize("flags", [(), ("--async-scheduling",)], ids=["in turn", "async"])
+async def test_a_fault_in_a_step_ends_the_process(path: Path, flags: tuple[str, ...]) -> None:
+    with spawned_engine(path, *flags) as process:
         async with connected_client(path) as client:
             await wait_ready(client)
             with pytest.raises(EngineLostError):
@@ -286,14 +287,3 @@ async def test_async_scheduling_aborts_what_is_under_way(path: Path) -> None:
             info = await wait_idle(client)
             assert info.kv_cache_usage == 0
             assert tokens_of(await collect(client, make_request())) == counted(3, 5)
-
-
-async def test_async_scheduling_ends_with_a_fault_as_well(path: Path) -> None:
-    with spawned_engine(path, "--async-scheduling") as process:
-        async with connected_client(path) as client:
-            await wait_ready(client)
-            with pytest.raises(EngineLostError):
-                await collect(client, make_request(prompt=[POISON_TOKEN]))
-            returned, errors = wait_exit(process)
-    assert returned == 1
-    assert "ValueError: poisoned" in errors

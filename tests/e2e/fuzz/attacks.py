@@ -6,9 +6,10 @@ by asking something simple right afterwards.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass
+
+from tests.e2e.fuzz.raw_http import send
 
 MARK = b"x-smuggled-mark"
 _PAUSE_S = 0.05
@@ -137,18 +138,6 @@ def _pipeline(rng: random.Random, key: bytes) -> Attack:
 
 async def perform(host: str, port: int, attack: Attack, within_s: float) -> bytes:
     """Everything that comes back; an attack that expects nothing goes away when it has sent its parts."""
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        for part in attack.parts:
-            writer.write(part)
-            await writer.drain()
-            if len(attack.parts) > 1:
-                await asyncio.sleep(_PAUSE_S)
-        if not attack.max_answers:
-            return b""
-        writer.write_eof()
-        return await asyncio.wait_for(reader.read(), within_s)
-    except (TimeoutError, ConnectionError):
-        return b""
-    finally:
-        writer.close()
+    pause_s = _PAUSE_S if len(attack.parts) > 1 else 0.0
+    waits = bool(attack.max_answers)
+    return await send(host, port, attack.parts, within_s, pause_s=pause_s, waits=waits)

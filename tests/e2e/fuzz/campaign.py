@@ -170,7 +170,7 @@ class Campaign:
         return address.hostname or "", address.port or 80
 
     async def _send_raw(self, request: bytes) -> None:
-        answer = await raw_http.send(*self._address, request, RAW_WITHIN_S)
+        answer = await raw_http.send(*self._address, [request], RAW_WITHIN_S)
         head, _, _ = answer.rpartition(b"\r\n\r\n")
         found = _STATUS_LINE.match(answer)
         status = int(found[1]) if found else 0

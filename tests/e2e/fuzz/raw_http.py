@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 METHODS = [
     b"GET",
@@ -41,11 +42,21 @@ def make_request(rng: random.Random, key: str) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-async def send(host: str, port: int, request: bytes, within_s: float) -> bytes:
-    """What comes back until the box closes, or nothing more does; b"" where it says nothing at all."""
+async def send(
+    host: str, port: int, parts: Sequence[bytes], within_s: float, *, pause_s: float = 0.0, waits: bool = True
+) -> bytes:
+    """What comes back until the box closes, or nothing more does; b"" where it says nothing at all.
+
+    `pause_s` is between the parts of the request; without `waits` it is over when they are sent.
+    """
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(request)
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+        if not waits:
+            return b""
         writer.write_eof()
         return await asyncio.wait_for(reader.read(), within_s)
     except (TimeoutError, ConnectionError):

@@ -37,6 +37,13 @@ async def begin_many(limiter: KeyLimiter, key: ApiKey, count: int) -> list[Lease
     return let_in
 
 
+async def wait_for_place(limiter: KeyLimiter, key: ApiKey) -> None:
+    deadline_s = time.monotonic() + 30
+    while not await begin_many(limiter, key, 1):
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.01)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that stands still until it is told."""
@@ -166,10 +173,7 @@ async def test_a_lock_that_is_not_given_back_delays_nobody_for_ever(
         with pytest.raises(UnavailableError):
             await limiter.make_lease(key).begin()
         held.end(0)
-    deadline_s = time.monotonic() + 30
-    while not await begin_many(limiter, key, 1):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.01)
+    await wait_for_place(limiter, key)
 
 
 async def test_an_end_that_cannot_be_written_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,10 +183,7 @@ async def test_an_end_that_cannot_be_written_is_written_later(tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(usage_file.os, "open", lambda *args: (_ for _ in ()).throw(OSError(24, "too many files")))
         held.end(0)
-    deadline_s = time.monotonic() + 30
-    while not await begin_many(limiter, key, 1):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.01)
+    await wait_for_place(limiter, key)
 
 
 async def test_what_could_not_be_written_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
