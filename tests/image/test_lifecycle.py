@@ -34,10 +34,22 @@ def wait_for(container: Container, url: str, path: str, status: int, timeout_s: 
     container.wait_until(lambda: httpx.get(url + path, timeout=10).status_code == status, timeout_s)
 
 
+def find_victim(container: Container, victim: str) -> int:
+    """The process; of nginx's workers one that the running master has started, none that is finishing."""
+    if victim != "nginx-worker":
+        return int(container.find(*VICTIMS[victim])[-1 if victim == "worker" else 0]["pid"])
+
+    def workers() -> list[int]:
+        masters = {one["pid"] for one in container.find(*VICTIMS["nginx"])}
+        return [one["pid"] for one in container.find(*VICTIMS[victim]) if one["parent"] in masters]
+
+    container.wait_until(lambda: bool(workers()), 30)
+    return workers()[-1]
+
+
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_what_is_killed_comes_back(box: Container, victim: str) -> None:
-    processes = box.find(*VICTIMS[victim])
-    pid = processes[-1 if "worker" in victim else 0]["pid"]  # an older worker may be one that is finishing
+    pid = find_victim(box, victim)
     counter = f'program="{COUNTED_AS[victim]}"'
     before = box.metric("breadbox:restarts_total", counter)
     started_s = time.monotonic()
