@@ -117,6 +117,11 @@ def get_state(request: Request) -> ApiState:
     return state
 
 
+def get_key_name(request: Request) -> str:
+    """The name of the caller's key; empty on a box without keys. What a key may do is not in it (see `auth`)."""
+    return str(request.scope["state"].get("key_name", ""))
+
+
 def name_request(request: Request, request_id: str | None) -> None:
     """Take the id from the body as the request's, if it is clean and no header brought one."""
     cleaned = clean_request_id(request_id)

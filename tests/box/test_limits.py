@@ -21,9 +21,11 @@ from tests.box.running_box import RunningBox, running_box
 
 MODEL = "SmolLM2-135M-Instruct"
 SEATS, PLACES = 2, 20
+PLAIN_KEYS = ("first-0123456789abcdef", "second-0123456789abcdef")
 FLAGS = [
     *("--kv-cache-memory", "768MiB", "--api-workers", "2"),
     *("--max-num-seqs", str(SEATS), "--max-num-queued-reqs", str(PLACES)),
+    *("--api-key", PLAIN_KEYS[0], "--api-key", PLAIN_KEYS[1]),
 ]
 KEYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -50,6 +52,17 @@ def secret_of(name: str) -> str:
 def write_keys(file: Path, names: list[str]) -> None:
     entries = [print_entry(name, [digest(secret_of(name).encode())], KEYS.get(name, {})) for name in names]
     file.write_text("\n".join(entries))
+
+
+@contextlib.contextmanager
+def rotated(file: Path, old: str, new: str) -> Iterator[None]:
+    """While in here another secret is the key."""
+    before = file.read_text()
+    file.write_text(before.replace(digest(old.encode()).hex(), digest(new.encode()).hex()))
+    try:
+        yield
+    finally:
+        file.write_text(before)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +189,55 @@ async def test_a_full_queue_refuses_exactly_what_is_too_much(box: RunningBox, cl
     metrics = (await client.get("/metrics", headers=headers)).text
     (line,) = re.findall(r'breadbox:rejected_requests_total\{reason="queue_full"\} (\S+)', metrics)
     assert float(line) == 9 * PLACES + 1
+
+
+async def look_up(client: httpx.AsyncClient, secret: str, response_id: str) -> set[tuple[int, str]]:
+    """What a key gets to see of a response by every way that there is, from both workers."""
+    headers, path = {"authorization": f"Bearer {secret}"}, f"/v1/responses/{response_id}"
+    body = {"model": MODEL, "input": "More.", "max_output_tokens": 1, "previous_response_id": response_id}
+    answers = []
+    for _ in range(4):
+        answers += [await client.get(path, headers=headers), await client.post(f"{path}/cancel", headers=headers)]
+        answers += [await client.post("/v1/responses", json=body, headers=headers)]
+    return {(answer.status_code, answer.text.replace(response_id, "ID")[:200]) for answer in answers}
+
+
+@pytest.mark.parametrize("mine", [secret_of("plain"), PLAIN_KEYS[0]])
+@pytest.mark.parametrize("other", [secret_of("flood"), PLAIN_KEYS[1]])
+async def test_a_stored_response_is_its_keys_own(client: httpx.AsyncClient, mine: str, other: str) -> None:
+    headers = {"authorization": f"Bearer {mine}"}
+    body = {"model": MODEL, "input": "hi", "max_output_tokens": 2}
+    response_id = (await client.post("/v1/responses", json=body, headers=headers)).json()["id"]
+    path = f"/v1/responses/{response_id}"
+    assert await look_up(client, other, response_id) == await look_up(client, other, "resp_" + "0" * 32)
+    assert (await client.delete(path, headers={"authorization": f"Bearer {other}"})).status_code == 404
+    # Its own key finds it in both workers, and continues it.
+    assert {status for status, _ in await look_up(client, mine, response_id)} == {200, 400}
+    assert (await client.delete(path, headers=headers)).status_code == 200
+
+
+async def test_a_stored_response_outlives_secret_and_workers(
+    box: RunningBox, client: httpx.AsyncClient, key_file: Path
+) -> None:
+    old, new = secret_of("plain"), "rotated-0123456789abcdef"
+    body = {"model": MODEL, "input": "hi", "max_output_tokens": 2}
+    answer = await client.post("/v1/responses", json=body, headers={"authorization": f"Bearer {old}"})
+    response_id = answer.json()["id"]
+
+    async def is_found() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return {status for status, _ in await look_up(client, new, response_id)} == {200, 400}
+        return False
+
+    with rotated(key_file, old, new):
+        for worker in box.find("gunicorn")[1:]:
+            worker.kill()
+        await wait_until(is_found)
+
+    async def is_back() -> bool:
+        return {status for status, _ in await look_up(client, old, response_id)} == {200, 400}
+
+    await wait_until(is_back)
 
 
 async def test_a_flood_does_not_hold_up_another_key(client: httpx.AsyncClient) -> None:

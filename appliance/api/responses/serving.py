@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.requests import Request
+
 from appliance.api.choice_stream import ChoiceStream
 from appliance.api.conversation.job import ChatJob
 from appliance.api.responses.input_items import Item, read_items, to_messages
@@ -13,7 +15,7 @@ from appliance.api.responses.output_items import OutputItems, TypedEvent
 from appliance.api.responses.schemas import ResponsesRequest
 from appliance.api.responses.store import ResponseStore, StoredResponse
 from appliance.api.responses.truncation import start_fitting
-from appliance.api.state import ApiState
+from appliance.api.state import ApiState, get_key_name, get_state
 from appliance.errors import APIError, NotFoundError, UnavailableError
 from appliance.text.events import Event, Finish
 
@@ -130,9 +132,8 @@ def _print_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"description": None, "parameters": None, "strict": None, **tool}
 
 
-async def start_response(request: ResponsesRequest, state: ApiState) -> ResponseJob:
+async def start_response(request: ResponsesRequest, state: ApiState, store: ResponseStore) -> ResponseJob:
     """Raises APIError."""
-    store = make_store(state)
     new_items = read_items(request.input)
     items = await _recall(request.previous_response_id, store) + new_items
     messages = to_messages(items, request.instructions)
@@ -140,19 +141,30 @@ async def start_response(request: ResponsesRequest, state: ApiState) -> Response
     return ResponseJob(request, chat, store, items)
 
 
-def make_store(state: ApiState) -> ResponseStore:
-    """The store of this box: all API workers share it."""
-    settings = state.settings
+def make_store(request: Request) -> ResponseStore:
+    """The store of this box, which all API workers share, as the caller's key sees it."""
+    settings = get_state(request).settings
     folder = None if settings.run_dir is None else settings.run_dir / "responses"
-    return ResponseStore(folder, settings.responses_store_max, settings.responses_store_bytes)
+    owner = get_key_name(request)
+    return ResponseStore(folder, settings.responses_store_max, settings.responses_store_bytes, owner)
 
 
 async def find_response(response_id: str, store: ResponseStore) -> StoredResponse:
-    """Raises NotFoundError."""
+    """Raises NotFoundError, also for a response that another key made."""
     stored = await store.get(response_id)
     if stored is None:
-        raise NotFoundError(f"there is no stored response with the id {response_id[:64]!r}", param="response_id")
+        raise _no_response(response_id)
     return stored
+
+
+async def delete_stored(response_id: str, store: ResponseStore) -> None:
+    """Raises NotFoundError, as `find_response` does."""
+    if not await store.delete(response_id):
+        raise _no_response(response_id)
+
+
+def _no_response(response_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no stored response with the id {response_id[:64]!r}", param="response_id")
 
 
 async def _recall(response_id: str | None, store: ResponseStore) -> list[Item]:

@@ -1,27 +1,31 @@
 """Answers that may be continued or fetched later: one file each in the run directory, so any API worker finds them.
 
-Bounded by count and by bytes; what was not used for longest goes first. The run directory is private to the user and
-goes with the box: nothing outlives it.
+Each belongs to its owner, who is part of the file's name: another's response is looked for where it is not, and takes
+as long to be missed as one that never was. Bounded by count and by bytes, over all owners; the owner who keeps most
+loses what he has not used for longest, so that nobody's flood pushes out another's. The run directory is private to
+the user and goes with the box: nothing outlives it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import re
 import secrets
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 logger = logging.getLogger(__name__)
 
 _ID = re.compile(r"resp_[0-9a-f]{32}")
-_SUFFIX = ".json"
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -33,11 +37,15 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ResponseStore:
-    """``folder`` None, or a bound of 0: nothing is kept."""
+    """What one ``owner`` (the name of an API key, empty without keys) sees of the store.
+
+    ``folder`` None, or a bound of 0: nothing is kept.
+    """
 
     folder: Path | None
     max_count: int
     max_bytes: int
+    owner: str = ""
 
     @property
     def is_on(self) -> bool:
@@ -50,7 +58,7 @@ class ResponseStore:
             await asyncio.to_thread(self._put, stored)
 
     async def get(self, response_id: str) -> StoredResponse | None:
-        """None for what never was or is gone."""
+        """None for what never was, is gone, or is another's."""
         path = self._path(response_id)
         return None if path is None else await asyncio.to_thread(_read, path)
 
@@ -63,7 +71,8 @@ class ResponseStore:
         # The id comes from a client: nothing but our own ids may become a path.
         if self.folder is None or not _ID.fullmatch(response_id):
             return None
-        return self.folder / (response_id + _SUFFIX)
+        owner = hashlib.sha256(self.owner.encode()).hexdigest()[:32]
+        return self.folder / f"{response_id}.{owner}.json"
 
     def _put(self, stored: StoredResponse) -> None:
         path, data = self._path(stored.response["id"]), msgspec.json.encode(stored)
@@ -80,28 +89,43 @@ class ResponseStore:
     def _make_room(self) -> None:
         """Several workers may do so at once: a file that is gone already is as good as removed."""
         assert self.folder is not None
-        entries = sorted(_list(self.folder), reverse=True)
-        num_bytes = 0
-        for count, (_, size, path) in enumerate(entries, start=1):
-            num_bytes += size
-            if count > self.max_count or num_bytes > self.max_bytes:
-                _remove(path)
+        by_owner: dict[str, deque[_File]] = defaultdict(deque)
+        for file in sorted(_list(self.folder)):
+            by_owner[file.owner].append(file)
+        while sum(map(len, by_owner.values())) > self.max_count:
+            _remove(max(by_owner.values(), key=len).popleft().path)
+        while sum(map(_num_bytes, by_owner.values())) > self.max_bytes:
+            _remove(max(by_owner.values(), key=_num_bytes).popleft().path)
 
 
-def _list(folder: Path) -> list[tuple[int, int, Path]]:
-    """Time of last use, size and path of each."""
+class _File(NamedTuple):
+    used_at_ns: int
+    size: int
+    path: Path
+
+    @property
+    def owner(self) -> str:
+        """As it stands in the name, of a file that is just being written, too."""
+        return self.path.suffixes[-2] if len(self.path.suffixes) > 1 else ""
+
+
+def _list(folder: Path) -> list[_File]:
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat()
-                found.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
+                found.append(_File(status.st_mtime_ns, status.st_size, Path(entry.path)))
     return found
+
+
+def _num_bytes(files: Sequence[_File]) -> int:
+    return sum(file.size for file in files)
 
 
 def _write(path: Path, data: bytes) -> None:
     """A reader sees all of it or nothing."""
-    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from appliance.api.responses.store import ResponseStore, StoredResponse
 from appliance.api.served_model import ServedModel
 from tests.api.conftest import MakeBox
-from tests.api.harness import Box, assert_error
+from tests.api.harness import NAME, Box, assert_error
 from tests.api.responses.conftest import respond
 from tests.api.responses.reading import read_response_events
 from tests.api.responses.test_answers import CALL, TOOL, MakeSpeaker
@@ -107,13 +109,77 @@ async def test_any_worker_finds_it(make_box: MakeBox, tmp_path: Path) -> None:
     assert (await respond(other, previous_response_id=answer["id"])).status_code == 200
 
 
+KEYS = ("one-0123456789abcdef", "two-0123456789abcdef")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_another_keys_response_is_like_one_that_never_was(
+    make_box: MakeBox, tmp_path: Path, is_streamed: bool
+) -> None:
+    box = await make_box(run_dir=tmp_path, api_key=KEYS)
+    mine, others = ({"authorization": f"Bearer {key}"} for key in KEYS)
+
+    async def ask(method: str, path: str, headers: dict[str, str], **fields: Any) -> tuple[int, str]:
+        body = {"model": NAME, "input": "hi", "max_output_tokens": 4, **fields} if path == "" else None
+        response = await box.client.request(method, f"/v1/responses{path}", json=body, headers=headers)
+        return response.status_code, response.text
+
+    status, text = await ask("POST", "", mine, stream=is_streamed)
+    assert status == 200
+    response_id = (read_response_events(text)[-1]["response"] if is_streamed else json.loads(text))["id"]
+    for method, path, fields in (
+        ("GET", "/{}", []), ("DELETE", "/{}", []), ("POST", "/{}/cancel", []), ("POST", "", ["previous_response_id"]),
+    ):  # fmt: skip
+        status, text = await ask(method, path.format(response_id), others, **dict.fromkeys(fields, response_id))
+        unknown = await ask(method, path.format(UNKNOWN), others, **dict.fromkeys(fields, UNKNOWN))
+        assert (status, text.replace(response_id, UNKNOWN)) == unknown
+        assert status == 404
+    assert (await ask("GET", f"/{response_id}", mine))[0] == 200
+    assert (await ask("POST", "", mine, previous_response_id=response_id))[0] == 200
+    assert (await ask("DELETE", f"/{response_id}", mine))[0] == 200
+
+
+async def test_anothers_is_not_even_touched(tmp_path: Path) -> None:
+    """Nor read: how long it takes to be refused must not depend on what it is."""
+    mine, others = (replace(make_store(tmp_path), owner=owner) for owner in ("mine", "others"))
+    await mine.put(stored(1))
+    before = list_files(tmp_path)
+    assert await others.get(id_of(1)) is None
+    assert not await others.delete(id_of(1))
+    assert list_files(tmp_path) == before
+    await others.put(StoredResponse({"id": id_of(1), "text": "of another"}, []))
+    assert await mine.get(id_of(1)) == stored(1)
+
+
+@pytest.mark.parametrize("bounds", [{"max_count": 10}, {"max_bytes": 25_000}])
+async def test_a_flood_pushes_out_only_its_own(tmp_path: Path, bounds: dict[str, int]) -> None:
+    store = make_store(tmp_path, **bounds)
+    quiet, flood = (replace(store, owner=owner) for owner in ("quiet", "flood"))
+    for number in range(3):
+        await quiet.put(stored(number, 2_000))
+    for number in range(100, 140):
+        await flood.put(stored(number, 2_000))
+    assert [number for number in range(3) if await quiet.get(id_of(number))] == [0, 1, 2]
+    kept = [number for number in range(100, 140) if await flood.get(id_of(number))]
+    assert len(kept) >= 7
+    assert kept == list(range(140 - len(kept), 140))
+
+
 def list_files(folder: Path) -> list[os.stat_result]:
     """What is in the store's folder."""
     return [path.stat() for path in folder.iterdir()]
 
 
+def id_of(number: int) -> str:
+    return f"resp_{number:032x}"
+
+
+def make_store(folder: Path, max_count: int = 1_000, max_bytes: int = 1_000_000) -> ResponseStore:
+    return ResponseStore(folder, max_count, max_bytes)
+
+
 def stored(number: int, size: int = 0) -> StoredResponse:
-    response = {"id": f"resp_{number:032x}", "text": "x" * size}
+    response = {"id": id_of(number), "text": "x" * size}
     return StoredResponse(response, [{"type": "message", "role": "user", "content": "hi"}])
 
 
@@ -121,10 +187,11 @@ async def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
     store = ResponseStore(tmp_path / "responses", max_count=3, max_bytes=10_000)
     for number in range(3):
         await store.put(stored(number))
-        os.utime(tmp_path / "responses" / f"resp_{number:032x}.json", (number, number))
-    assert await store.get(f"resp_{0:032x}") == stored(0)  # used, so it stays
+        (file,) = (tmp_path / "responses").glob(f"{id_of(number)}.*")
+        os.utime(file, (number, number))
+    assert await store.get(id_of(0)) == stored(0)  # used, so it stays
     await store.put(stored(3))
-    kept = [number for number in range(4) if await store.get(f"resp_{number:032x}")]
+    kept = [number for number in range(4) if await store.get(id_of(number))]
     assert kept == [0, 2, 3]
 
 
@@ -135,14 +202,14 @@ async def test_bytes_are_bounded(tmp_path: Path) -> None:
     assert sum(file.st_size for file in list_files(tmp_path)) <= 10_000
     assert len(list_files(tmp_path)) == 3
     await store.put(stored(9, 20_000))
-    assert await store.get(f"resp_{9:032x}") is None
+    assert await store.get(id_of(9)) is None
     assert len(list_files(tmp_path)) == 3
 
 
 async def test_many_writers_at_once(tmp_path: Path) -> None:
     stores = [ResponseStore(tmp_path, max_count=5, max_bytes=10_000_000) for _ in range(4)]
     jobs: list[Any] = [stores[number % 4].put(stored(number)) for number in range(60)]
-    jobs += [stores[0].get(f"resp_{number:032x}") for number in range(60)]
+    jobs += [stores[0].get(id_of(number)) for number in range(60)]
     await asyncio.gather(*jobs)
     await stores[0].put(stored(100))
     assert 1 <= len(list_files(tmp_path)) <= 5
