@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import fcntl
 import getpass
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from appliance.keys.api_key import DEFAULT_SCOPES, MIN_CHARS, SCOPES, digest, ma
 from appliance.keys.key_file import KeyFileError, check_name, parse_keys, print_entry, read_bytes, read_keys
 
 _SUMMARY = "Make API keys for --api-key-file. A key is shown once, when it is made; the file has only its hash."
+_LOCK_PATIENCE_S = 30.0
+_LOCK_RETRY_S = 0.005
 _UNITS_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _EXAMPLES = """examples:
   breadbox key new --name alice --requests-per-minute 60 --file keys.toml      adds the entry, prints the key
@@ -147,13 +152,35 @@ def _print_end(expires_s: float | None) -> str | None:
 
 def _add_to_file(path: Path, entry: str) -> None:
     """Raises KeyFileError where the whole is not valid, or cannot be written."""
-    old = read_bytes(path) if path.exists() else b""
-    data = old + (b"\n" if old and not old.endswith(b"\n\n") else b"") + entry.encode()
-    parse_keys(data, path)
     try:
-        _replace(path.resolve(), data)
+        with _locked(path.resolve().parent):
+            old = read_bytes(path) if path.exists() else b""
+            data = old + (b"\n" if old and not old.endswith(b"\n\n") else b"") + entry.encode()
+            parse_keys(data, path)
+            _replace(path.resolve(), data)
+    except BlockingIOError:
+        raise KeyFileError(f"{path}: is being changed by another process") from None
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder, as a file that is replaced cannot be locked itself. Raises OSError, BlockingIOError after a while."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        give_up_s = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up_s:
+                    raise
+            time.sleep(_LOCK_RETRY_S)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import main
-from appliance.keys import key_store
+from appliance.keys import command, key_store
 from appliance.keys.api_key import DEFAULT_SCOPES, KeyLimits, KeyRing, digest, make_secret
 from appliance.keys.key_file import KeyFileError, parse_keys, print_entry, read_keys
 from appliance.keys.key_store import KeyStore
@@ -236,3 +239,61 @@ def test_the_command_leaves_a_file_that_it_would_break_as_it_is(
     assert "is there twice" in capsys.readouterr().err
     assert file.read_text() == ENTRY
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_commands_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """Through a link, too; the file does not exist at first."""
+    file, link = tmp_path / "keys.toml", tmp_path / "link"
+    link.symlink_to(file)
+    num_processes, num_keys = 8, 5
+    script = "\n".join(
+        [
+            "import sys",
+            "from appliance.cli import main",
+            "print('started', flush=True)",
+            "sys.stdin.readline()",
+            f"for number in range({num_keys}):",
+            "    words = ['key', 'new', '--name', f'{sys.argv[2]}-{number}', '--file', sys.argv[1]]",
+            "    assert main(words) == 0",
+        ]
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(link if number % 2 else file), f"p{number}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(num_processes)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+    secrets: list[str] = []
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        output, errors = process.communicate(timeout=4 * PATIENCE_S)
+        assert process.returncode == 0, errors
+        secrets += output.split()
+    ring = KeyRing(read_keys(file))
+    found = [key.name for secret in secrets if (key := ring.find(secret))]
+    assert sorted(found) == sorted(f"p{number}-{i}" for number in range(num_processes) for i in range(num_keys))
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [file, link]
+
+
+def test_a_lock_that_is_kept_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_LOCK_PATIENCE_S", 0.05)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert main(["key", "new", "--name", "a", "--file", str(tmp_path / "keys.toml")]) == 1
+    finally:
+        os.close(descriptor)
+    printed = capsys.readouterr()
+    assert "is being changed by another process" in printed.err
+    assert printed.out == ""
+    assert list(tmp_path.iterdir()) == []
