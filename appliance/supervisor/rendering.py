@@ -37,7 +37,7 @@ class ProxyError:
 
 def proxy_errors(max_body_bytes: int) -> list[ProxyError]:
     """nginx's own errors in words for an API's client."""
-    away = "The server is starting, stopping or restarting. Please try again."
+    away = "The server is starting, stopping, restarting or short of resources. Please try again."
     too_large = f"The request body is larger than this server's limit of {max_body_bytes} bytes (max_body_bytes)."
     return [
         ProxyError((400,), 400, "bad_request", "This is not a valid HTTP request."),
@@ -49,9 +49,9 @@ def proxy_errors(max_body_bytes: int) -> list[ProxyError]:
         ProxyError((413,), 413, "request_too_large", too_large),
         ProxyError((414,), 414, "uri_too_long", "The request's URL is too long."),
         ProxyError((494,), 431, "headers_too_large", "The request's headers are too large."),
-        ProxyError((500,), 500, "internal_error", "The server had an error while processing the request."),
         ProxyError((501,), 501, "not_implemented", "The server does not support what the request asks for."),
-        ProxyError((502, 503), 503, "service_unavailable", away),
+        # 500 is nginx's own word for no file, connection, memory or disk left; the API's 500 passes as it is.
+        ProxyError((500, 502, 503), 503, "service_unavailable", away),
         ProxyError((504,), 504, "gateway_timeout", "The server took too long to answer."),
         ProxyError((505,), 505, "http_version_not_supported", "Please speak HTTP/1.0 or HTTP/1.1."),
     ]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import httpx
+import psutil
 import pytest
 
 from appliance.settings import Settings
@@ -75,6 +76,34 @@ async def test_without_an_api_the_answer_is_a_503_in_the_envelope(client: httpx.
     check_envelope(response, 503, "service_unavailable")
     assert response.headers["retry-after"] == "1"
     assert response.json()["error"]["type"] == "service_unavailable"
+
+
+async def test_a_proxy_without_files_says_so_and_goes_on() -> None:
+    with running_proxy() as settings:
+        assert settings.run_dir
+        url = f"http://127.0.0.1:{settings.port}"
+        async with upstream(settings, answer_ok), httpx.AsyncClient(base_url=url, timeout=20) as client:
+            # nginx answers this one itself, so its worker has our connection and none to the API.
+            assert (await client.request("TRACE", "/")).status_code == 405
+            (worker,) = psutil.Process(int((settings.run_dir / "nginx.pid").read_text())).children()
+            soft, hard = worker.rlimit(psutil.RLIMIT_NOFILE)
+            worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), hard))
+            response = await client.get("/v1/models")
+            check_envelope(response, 503, "service_unavailable")
+            assert response.headers["retry-after"] == "1"
+            worker.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+            assert (await client.get("/v1/models")).status_code == 200
+
+
+async def test_the_apis_own_500_passes_as_it_is(client: httpx.AsyncClient, proxy: Settings) -> None:
+    async def answer_500(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}")
+        await writer.drain()
+
+    async with upstream(proxy, answer_500):
+        response = await client.get("/")
+    assert (response.status_code, response.text) == (500, "{}")
+    assert "retry-after" not in response.headers
 
 
 async def test_the_callers_request_id_comes_back_on_the_proxys_own_errors(client: httpx.AsyncClient) -> None:
