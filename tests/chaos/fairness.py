@@ -59,6 +59,7 @@ class Client:
         self._session = session
         self._body = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
         self._number = 0
+        self.num_tokens = 0  # of whole answers
 
     async def ask(self, times: Times | None = None) -> None:
         """One stream to its end; refusals wait for as long as they are told."""
@@ -73,6 +74,7 @@ class Client:
             first_token_s = None
             async for _ in response.content.iter_any():
                 first_token_s = first_token_s or time.monotonic() - started
+        self.num_tokens += self._body["max_tokens"]
         if times is not None and first_token_s is not None:
             times.first_token_s.append(first_token_s)
             times.whole_s.append(time.monotonic() - started)
@@ -117,8 +119,10 @@ async def measure(
         say(results[0].describe(results[0]))
         for name in ("flood", "bounded"):
             async with clients[name].flooding(args.concurrency):
+                started, before = time.monotonic(), clients[name].num_tokens
                 results.append(await quiet.measure(f"beside {name} of {args.concurrency}", args.requests))
-            say(results[-1].describe(results[0]))
+                rate = (clients[name].num_tokens - before) / (time.monotonic() - started)
+            say(f"{results[-1].describe(results[0])}, {name} itself {rate:.0f} tokens/s")
     return results
 
 
