@@ -5,11 +5,14 @@ A model is a subclass that says what its attention is like; everything else is f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from engine.kernels import KVLayer
 from engine.kernels.batch import AttentionSpec, StepBatch
 from engine.kernels.decode import LayerParts, make_decode
+from engine.kernels.native.packing import PackedWeight
 from engine.layers.attention import Attention
 from engine.layers.build import Build
 from engine.layers.embedding import Embedding, Head
@@ -61,6 +64,17 @@ class DecoderLayer:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeParts:
+    """A dense model in float32 activations, as the C++ library takes it."""
+
+    embedding: Embedding
+    layers: list[LayerParts]
+    norm: Tensor  # [hidden]
+    norm_eps: float
+    head: PackedWeight
+
+
 class DecoderForCausalLM:
     """Embedding, layers, head. Subclasses build the attention of layer i."""
 
@@ -95,6 +109,19 @@ class DecoderForCausalLM:
             norm_eps=config.rms_norm_eps,
         )
 
+    @property
+    def native_parts(self) -> NativeParts | None:
+        """The model as data, for decode steps that are calls of the C++ library; None where there are ops beside it."""
+        if self._decode is None:
+            return None
+        return NativeParts(
+            embedding=self._embed,
+            layers=[layer.parts for layer in self._layers],
+            norm=self._head.norm,
+            norm_eps=self._head.eps,
+            head=self._head.weight,
+        )
+
     def forward(self, token_ids: Tensor, batch: StepBatch, kv_cache: list[KVLayer]) -> Tensor:
         """token_ids[T] to the last hidden state [T, hidden], before the final norm; fills the KV cache."""
         x = self._embed(token_ids)
@@ -106,7 +133,7 @@ class DecoderForCausalLM:
         return x
 
     def compute_logits(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Logits of the tokens rows[n] (int64) of x[T, hidden] as float32 [n, vocab]."""
+        """Logits of the tokens rows[n] (int64, ascending) of x[T, hidden] as float32 [n, vocab]."""
         return self._head(x, rows)
 
     def pick_likeliest(self, x: Tensor, rows: Tensor) -> list[int]:

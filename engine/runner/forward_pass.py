@@ -23,6 +23,7 @@ from engine.runner.staging import Staging
 
 if TYPE_CHECKING:
     from engine.models.decoder import DecoderForCausalLM
+    from engine.runner.native_step import NativeStep
 
 LOGITS_AT_ONCE = 64  # rows of prompt logprobs; bounds their memory at a large vocabulary
 
@@ -69,12 +70,26 @@ class ForwardPass:
         self._block_size = block_size
         self._device = device
         self._gpu = gpu
+        self._native = _make_native_step(model, kv_cache, block_size)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether decode steps are best told by arrays that are used again: see `engine.runner.native_step`."""
+        return self._native is not None
+
+    def pick_likeliest(self, work: Work) -> list[int] | None:
+        """What `run` finds for plain rows, where that takes no tensors, and so no inference mode; else None."""
+        if self._native is None or not work.is_plain or not _is_bare_decode(work):
+            return None
+        return self._native.pick_likeliest(work.arrays)
 
     def run(self, work: Work, fill: FillTokens | None = None) -> Logits:
         """Fill the KV cache and compute logits; to be called, and its result used, in inference mode."""
         graphs = None if self._gpu is None else self._gpu.graphs
         if graphs is not None and graphs.holds(work.arrays) and not len(work.prompt_rows):
             return Logits(graphs.replay(work.arrays, fill), iter(()))
+        if self._native is not None and _is_bare_decode(work):
+            return Logits(self._native.compute_logits(work.arrays), iter(()))
         inputs = self._make_inputs(work.arrays)
         if fill is not None:
             fill(inputs.token_ids)
@@ -106,3 +121,16 @@ class ForwardPass:
         for start in range(0, len(rows), LOGITS_AT_ONCE):
             some = torch.from_numpy(rows[start : start + LOGITS_AT_ONCE]).to(self._device)
             yield from self._model.compute_logits(x, some)
+
+
+def _is_bare_decode(work: Work) -> bool:
+    return work.arrays.is_decode and not len(work.prompt_rows)
+
+
+def _make_native_step(model: DecoderForCausalLM, kv_cache: list[KVLayer], block_size: int) -> NativeStep | None:
+    parts = model.native_parts
+    if parts is None:
+        return None
+    from engine.runner.native_step import NativeStep  # the library is only for CPUs
+
+    return NativeStep(parts, kv_cache, block_size)

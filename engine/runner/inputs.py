@@ -20,6 +20,8 @@ IntArray = npt.NDArray[np.int32]
 FillTokens = Callable[[Tensor], object]
 """Puts what the host does not know yet into token_ids[T] on the device."""
 
+WIDTH_STEP = 32  # blocks
+
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
@@ -70,6 +72,69 @@ def place_inputs(arrays: StepArrays, block_size: int, device: torch.device) -> M
     return ModelInputs(
         token_ids, make_batch(arrays, placed, block_size), torch.from_numpy(arrays.sample_rows).to(device)
     )
+
+
+class DecodeArrays:
+    """`make_arrays` for decode steps, over memory that is used again as long as steps are of one size.
+
+    Such a step is told by its `StepArrays`: those of the step before are returned again, with other numbers in them.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._arrays = _allocate(0, 0)
+        self._block_ids: list[list[int]] = []  # what is in the tables
+
+    @staticmethod
+    def holds(step: StepInput) -> bool:
+        """Whether each row computes one token, which is known, and samples after it."""
+        return all(row.num_scheduled_tokens == 1 and row.samples and not row.awaits_token for row in step.rows)
+
+    def make(self, step: StepInput) -> StepArrays:
+        """The arrays of a step that it `holds`, until the next call; tables may be wider than any of its rows'."""
+        rows, size = step.rows, self._block_size
+        arrays = self._fit(len(rows), max(len(row.block_ids) for row in rows))
+        positions = [row.num_computed_tokens for row in rows]
+        arrays.token_ids[:] = [_last_token_id(row) for row in rows]
+        arrays.positions[:] = positions
+        arrays.seq_lens[:] = [position + 1 for position in positions]
+        arrays.slots[:] = [
+            row.block_ids[position // size] * size + position % size
+            for row, position in zip(rows, positions, strict=True)
+        ]
+        self._write_tables(rows)
+        return arrays
+
+    def _fit(self, num_rows: int, width: int) -> StepArrays:
+        if self._arrays.num_rows != num_rows or self._arrays.block_tables.shape[1] < width:
+            # A row gets a block every few steps, which is no reason to begin anew.
+            self._arrays = _allocate(num_rows, -(-width // WIDTH_STEP) * WIDTH_STEP)
+            self._block_ids = [[] for _ in range(num_rows)]
+        return self._arrays
+
+    def _write_tables(self, rows: list[StepRow]) -> None:
+        for index, row in enumerate(rows):
+            if self._block_ids[index] != row.block_ids:
+                self._block_ids[index] = row.block_ids.copy()
+                table = self._arrays.block_tables[index]
+                table[: len(row.block_ids)] = row.block_ids
+                table[len(row.block_ids) :] = 0
+
+
+def _allocate(num_rows: int, width: int) -> StepArrays:
+    return StepArrays(
+        token_ids=np.zeros(num_rows, dtype=np.int32),
+        positions=np.zeros(num_rows, dtype=np.int32),
+        slots=np.zeros(num_rows, dtype=np.int32),
+        query_start_loc=np.arange(num_rows + 1, dtype=np.int32),
+        seq_lens=np.zeros(num_rows, dtype=np.int32),
+        block_tables=np.zeros((num_rows, width), dtype=np.int32),
+        sample_rows=np.arange(num_rows),
+    )
+
+
+def _last_token_id(row: StepRow) -> int:
+    return row.output_token_ids[-1] if row.output_token_ids else row.prompt_token_ids[-1]
 
 
 def make_arrays(step: StepInput, block_size: int) -> StepArrays:

@@ -17,9 +17,10 @@ from engine.kernels import load_op
 from engine.kernels.sample.rows import DrawRows, SeenTokens
 from engine.sampling.grammar import apply_token_mask_
 from engine.sampling.masks import apply_masks_, has_masks
+from engine.sampling.native_draws import NativeDraws
 from engine.sampling.noise import row_keys
 from engine.sampling.penalties import has_penalties
-from engine.sampling.sampler import MIN_TEMPERATURE, Sampler
+from engine.sampling.sampler import Sampler, draw_temperature, is_untouched
 from engine.sampling.truncation import log_min_p, truncates
 from engine.step import StepRow
 
@@ -31,9 +32,22 @@ class DeviceSampler(Sampler):
         super().__init__(eos_token_ids)
         self._draw: Callable[[Tensor, DrawRows], Tensor] = load_op("draw_tokens", implementation)
         self._penalise_: Callable[[Tensor, SeenTokens], None] = load_op("apply_penalties_", implementation)
+        self._native = NativeDraws() if implementation == "cpu" else None
 
     def pick(self, logits: Tensor, rows: list[StepRow]) -> list[int]:
         """A token of each row of logits[n, V] (float32, overwritten)."""
+        if not all(map(is_untouched, rows)):
+            self._process_(logits, rows)
+        if self._native is not None:
+            return self._native.draw(logits, rows)
+        token_ids: list[int] = self.draw(logits, rows).tolist()
+        return token_ids
+
+    def draw(self, logits: Tensor, rows: list[StepRow]) -> Tensor:
+        """A token of each row of processed logits[n, V]: int64 [n], on their device, which is not waited for."""
+        return self._draw(logits, make_draw_rows(rows, logits.device))
+
+    def _process_(self, logits: Tensor, rows: list[StepRow]) -> None:
         raw = {i: logits[i].clone() for i, row in enumerate(rows) if row.token_mask is not None and has_masks(row)}
         for index, row in enumerate(rows):
             if has_masks(row):
@@ -43,12 +57,6 @@ class DeviceSampler(Sampler):
         for index, row in enumerate(rows):
             if row.token_mask is not None:
                 apply_token_mask_(logits[index], row.token_mask, raw.get(index))
-        token_ids: list[int] = self.draw(logits, rows).tolist()
-        return token_ids
-
-    def draw(self, logits: Tensor, rows: list[StepRow]) -> Tensor:
-        """A token of each row of processed logits[n, V]: int64 [n], on their device, which is not waited for."""
-        return self._draw(logits, make_draw_rows(rows, logits.device))
 
 
 def make_draw_rows(rows: list[StepRow], device: torch.device) -> DrawRows:
@@ -57,7 +65,7 @@ def make_draw_rows(rows: list[StepRow], device: torch.device) -> DrawRows:
     keys = np.array([row_keys(row.sampling.seed, row.num_output_tokens) for row in rows], dtype=np.int64)
     floats = np.array(
         [
-            [_temperature(row) for row in rows],
+            [draw_temperature(row) for row in rows],
             [row.sampling.top_p for row in rows],
             [log_min_p(row.sampling) for row in rows],
         ],
@@ -116,8 +124,3 @@ def _seen(row: StepRow) -> tuple[_Ints, _Ints]:
     ids, places = np.unique(np.concatenate([prompt, np.array(row.output_token_ids, np.int32)]), return_inverse=True)
     counts = np.bincount(places[len(prompt) :], minlength=len(ids))
     return ids.astype(np.int32), counts.astype(np.int32)
-
-
-def _temperature(row: StepRow) -> float:
-    temperature = row.sampling.temperature
-    return 0.0 if temperature < MIN_TEMPERATURE else temperature

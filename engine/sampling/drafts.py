@@ -36,6 +36,8 @@ def sample_rows(sampler: Sampler, logits: Tensor, rows: list[StepRow]) -> list[l
 
 def take_likeliest(token_ids: list[int], rows: list[StepRow]) -> list[list[Sampled]]:
     """The same for rows that are all plain; token_ids[n] are the likeliest where logits would have a row each."""
+    if len(token_ids) == len(rows):
+        return [[Sampled(token_id, None)] for token_id in token_ids]
     found, start = [], 0
     for row in rows:
         own = token_ids[start : start + 1 + len(row.draft_token_ids)]

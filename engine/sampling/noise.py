@@ -8,6 +8,7 @@ float32 they would round to 1, whose Gumbel value is infinite.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,9 +20,7 @@ MAX_GUMBEL = -math.log(-math.log1p(-(2.0**-25)))  # of the largest u; about 17.3
 
 def row_keys(seed: int, position: int) -> tuple[int, int]:
     """The two 32-bit keys of one draw: `seed` is signed 64 bit, `position` counts output tokens from 0."""
-    low, high = seed & MASK, (seed >> 32) & MASK
-    mixed = _mix_int(_mix_int(low ^ 0x9E3779B9) ^ high)
-    key = _mix_int(((mixed + position) & MASK) ^ 0x7F4A7C15)
+    key = _mix_int(((_mix_seed(seed) + position) & MASK) ^ 0x7F4A7C15)
     return key, _mix_int(key ^ 0x165667B1)
 
 
@@ -35,6 +34,12 @@ def gumbel_of_keys(key: int, key2: int, token_ids: Tensor) -> Tensor:
     hashed = _mix(_mix((token_ids * 0x9E3779B9 + key) & MASK) ^ key2)
     uniform = ((hashed >> 8).double() + 0.5) * 2.0**-24
     return -torch.log(-torch.log(uniform))
+
+
+@lru_cache(maxsize=4096)  # the seeds of the requests that are being drawn for
+def _mix_seed(seed: int) -> int:
+    low, high = seed & MASK, (seed >> 32) & MASK
+    return _mix_int(_mix_int(low ^ 0x9E3779B9) ^ high)
 
 
 def _mix_int(h: int) -> int:

@@ -6,7 +6,7 @@ argmax over the batch; rows that draw are treated one by one, as vectors of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ ROUNDING = 1e-2  # slack of a bound compared in float32
 NEAR = 4.0  # a first guess at the winner comes from tokens this close to the likeliest
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """One row's token, with logprobs where the request asks for them."""
 
     token_id: int
@@ -103,7 +102,17 @@ def is_plain(row: StepRow) -> bool:
 
 def is_bare(row: StepRow) -> bool:
     """Whether the row's token is drawn from the logits as they are, and nothing else is asked for."""
-    return not (_wants_logprobs(row) or row.token_mask is not None or has_masks(row) or has_penalties(row))
+    return not _wants_logprobs(row) and is_untouched(row)
+
+
+def is_untouched(row: StepRow) -> bool:
+    """Whether the row's logits are left as they are before a token is picked."""
+    return row.token_mask is None and not has_masks(row) and not has_penalties(row)
+
+
+def draw_temperature(row: StepRow) -> float:
+    """The row's temperature; 0 where its token is the likeliest."""
+    return 0.0 if _is_greedy(row) else row.sampling.temperature
 
 
 def _is_greedy(row: StepRow) -> bool:
