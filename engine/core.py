@@ -234,8 +234,8 @@ class EngineCore:
     def _update(self, planned: PlannedStep, result: StepOutput) -> list[RequestOutput]:
         updates: list[Update] = self._scheduler.update(planned, result)
         self.metrics.record_step(planned.stats, updates, time.monotonic())
-        for request, _ in updates:
-            if request.is_finished:
+        for request, output in updates:
+            if output.finish_reason is not None:
                 self._suspects.forget(request.key)
         return [output for _, output in updates]
 

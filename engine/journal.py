@@ -27,7 +27,9 @@ KEY_BYTES = 8
 _MAGIC = b"breadbx1"
 _HEADER = struct.Struct("<8sIIdQQI")  # magic, pid, activity, allowance_s, beat, OOM kills before it, requests in hand
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sI")  # key, output tokens
-_COUNT_OFFSET = _HEADER.size - 4
+_BEAT = struct.Struct("<IdQ")  # activity, allowance_s, beat
+_COUNT = struct.Struct("<I")
+_COUNT_OFFSET = _HEADER.size - _COUNT.size
 _STEP_SECONDS = struct.Struct(f"<{NUM_SIZES}d")
 _STEPS_OFFSET = _HEADER.size + MAX_IN_HAND * _ENTRY.size
 _SIZE = _STEPS_OFFSET + _STEP_SECONDS.size
@@ -107,9 +109,11 @@ class Journal:
     def hold(self, in_hand: Iterable[tuple[bytes, int]]) -> None:
         """These are in hand, and no others. Whenever the process dies, what is read is right or empty."""
         entries = [_ENTRY.pack(key, num_tokens) for key, num_tokens in in_hand][:MAX_IN_HAND]
-        struct.pack_into("<I", self._map, _COUNT_OFFSET, 0)
+        _COUNT.pack_into(self._map, _COUNT_OFFSET, 0)
+        if not entries:
+            return
         self._map[_HEADER.size : _HEADER.size + len(entries) * _ENTRY.size] = b"".join(entries)
-        struct.pack_into("<I", self._map, _COUNT_OFFSET, len(entries))
+        _COUNT.pack_into(self._map, _COUNT_OFFSET, len(entries))
 
     def keep_seconds(self, size: int, seconds: float) -> None:
         """Keep what a step of this size took for the next engine."""
@@ -123,7 +127,7 @@ class Journal:
         self._beat += 1
         self._beat_at_s = time.monotonic()
         self._activity, self._allowance_s = activity, allowance_s
-        struct.pack_into("<IdQ", self._map, len(_MAGIC) + 4, activity, allowance_s, self._beat)
+        _BEAT.pack_into(self._map, len(_MAGIC) + 4, activity, allowance_s, self._beat)
 
 
 def read_journal(path: Path) -> JournalState | None:

@@ -165,8 +165,8 @@ class EngineMetrics:
             num_tokens += len(output.token_ids)
             self._record_tokens(request, now_s)
         self._count_step(stats, num_tokens)
-        for request, _ in updates:
-            if request.is_finished:
+        for request, output in updates:
+            if output.finish_reason is not None:
                 self.record_finish(request, now_s)
 
     def record_finish(self, request: Request, now_s: float) -> None:

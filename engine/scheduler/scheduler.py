@@ -179,7 +179,7 @@ class Scheduler:
             if row.draft_token_ids and self._drafts is not None:
                 self._drafts.take(request, row, num_accepted, planned.stats)
             self._tables.register_computed(request)
-        self._retire([request for request, _ in updates if request.is_finished])
+        self._retire([request for request, output in updates if output.finish_reason is not None])
         self._end_trial()
         return updates
 
@@ -216,7 +216,7 @@ class Scheduler:
                 self._preempt(self._pick_victim(self._running), plan)
             self._quarantine.begin(request)
             self._start(request, len(prefix) * self._tables.block_size, now_s)
-        num_tokens = self._num_schedulable(request, request.num_computed_tokens, plan.budget)
+        num_tokens = self._num_schedulable(request.num_tokens_ahead - request.num_computed_tokens, plan.budget)
         while not self._tables.grow(request, request.num_computed_tokens + num_tokens):
             self._preempt(self._pick_victim(self._running), plan)
         plan.add(self._make_row(request, num_tokens))
@@ -244,20 +244,21 @@ class Scheduler:
                 continue
             if request.num_awaited_tokens and self._stop_rule.is_certain(request):
                 continue
-            budget = min(self._running_budget(request, plan), self._shares.left(request.tenant))
+            num_left = request.num_tokens_ahead - request.num_computed_ahead
+            budget = min(self._running_budget(request, num_left, plan), self._shares.left(request.tenant))
             if budget <= 0:
                 continue
-            num_tokens = self._num_schedulable(request, request.num_computed_ahead, budget)
+            num_tokens = self._num_schedulable(num_left, budget)
             if num_tokens and self._make_room(request, num_tokens, plan):
                 plan.add(self._make_row(request, num_tokens))
                 self._shares.take(request.tenant, num_tokens)
 
-    def _running_budget(self, request: Request, plan: StepPlan) -> int:
+    def _running_budget(self, request: Request, num_left: int, plan: StepPlan) -> int:
         """A long prompt leaves half to another tenant who waits, has a place and was served no more."""
-        num_left = request.num_tokens_ahead - request.num_computed_ahead
-        is_prompt = num_left > 1 and self._config.enable_chunked_prefill
+        if num_left <= 1 or not self._config.enable_chunked_prefill:
+            return plan.budget
         has_place = self._waiting and self.num_running < self._config.max_num_seqs
-        if is_prompt and has_place and self._waiting.is_due_before(request):
+        if has_place and self._waiting.is_due_before(request):
             return (plan.budget + 1) // 2
         return plan.budget
 
@@ -282,7 +283,8 @@ class Scheduler:
     def _admit(self, request: Request, prefix: list[int], plan: StepPlan, now_s: float) -> bool:
         num_cached_tokens = len(prefix) * self._tables.block_size
         budget = min(plan.budget, self._shares.left(request.tenant))
-        num_tokens = self._num_schedulable(request, num_cached_tokens, budget) if budget > 0 else 0
+        num_left = request.num_tokens_ahead - num_cached_tokens
+        num_tokens = self._num_schedulable(num_left, budget) if budget > 0 else 0
         if not num_tokens or not self._tables.admit(request, prefix):
             return False
         self._waiting.pop()
@@ -303,16 +305,15 @@ class Scheduler:
             self._stats.num_queried_tokens += request.num_tokens
             self._stats.num_hit_tokens += num_cached_tokens
 
-    def _num_schedulable(self, request: Request, num_computed_tokens: int, budget: int) -> int:
-        num_tokens = request.num_tokens_ahead - num_computed_tokens
-        if num_tokens == 1:
+    def _num_schedulable(self, num_left: int, budget: int) -> int:
+        if num_left == 1:
             return 1
         if not self._config.enable_chunked_prefill:
-            return num_tokens if num_tokens <= budget else 0
+            return num_left if num_left <= budget else 0
         threshold = self._config.long_prefill_token_threshold
         if threshold > 0 and len(self._requests) > 1:
-            num_tokens = min(num_tokens, threshold)
-        return min(num_tokens, budget)
+            num_left = min(num_left, threshold)
+        return min(num_left, budget)
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         while not self._tables.grow(request, request.num_computed_ahead + num_tokens):

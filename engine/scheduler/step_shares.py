@@ -6,7 +6,6 @@ A step takes as long as its tokens: so that one tenant's crowd does not make eve
 from __future__ import annotations
 
 import sys
-from collections import Counter
 
 
 class StepShares:
@@ -15,14 +14,14 @@ class StepShares:
     def __init__(self, favoured: str | None, limit: int) -> None:
         self._favoured = favoured
         self._limit = limit
-        self._taken: Counter[str] = Counter()
+        self._taken: dict[str, int] = {}
 
     def left(self, tenant: str) -> int:
         """Tokens that the tenant may still take."""
         if self._favoured is None or tenant == self._favoured:
             return sys.maxsize
-        return self._limit - self._taken[tenant]
+        return self._limit - self._taken.get(tenant, 0)
 
     def take(self, tenant: str, num_tokens: int) -> None:
         """They were planned."""
-        self._taken[tenant] += num_tokens
+        self._taken[tenant] = self._taken.get(tenant, 0) + num_tokens

@@ -48,11 +48,16 @@ class StopRule:
         token_id = request.output_token_ids[-1]
         if token_id in self.eos_token_ids and not sampling.ignore_eos:
             request.finish("stop")
-        elif token_id in request.stop_token_ids:
+            return True
+        if token_id in request.stop_token_ids:
             request.finish("stop", stop_reason=token_id)
-        return request.is_finished
+            return True
+        return False
 
     def _stops_by_length(self, request: Request) -> bool:
-        if request.num_output_tokens >= request.sampling.max_tokens or request.num_tokens >= self.max_model_len:
+        num_output_tokens = request.num_output_tokens
+        is_over = num_output_tokens >= request.sampling.max_tokens
+        if is_over or request.num_prompt_tokens + num_output_tokens >= self.max_model_len:
             request.finish("length")
-        return request.is_finished
+            return True
+        return False
