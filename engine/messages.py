@@ -191,9 +191,13 @@ class ResetPrefixCacheReply(msgspec.Struct, frozen=True, tag="reset_prefix_cache
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Sent about once a second to each known worker: finds out that one vanished, tells the others we live."""
+    """Sent to each known worker about once a second, and when the engine begins or ends to take requests.
+
+    Finds out that a worker vanished, tells the others that we live.
+    """
 
     engine_id: str
+    is_ready: bool = False
 
 
 EngineReply = Outputs | EngineInfo | MetricsReply | ResetPrefixCacheReply | Ping

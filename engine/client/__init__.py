@@ -31,6 +31,7 @@ from engine.messages import (
     MetricsReply,
     MetricsRequest,
     Outputs,
+    Ping,
     RequestOutput,
     ResetPrefixCacheReply,
     ResetPrefixCacheRequest,
@@ -69,12 +70,18 @@ class EngineClient:
         self._calls: dict[int, asyncio.Future[EngineReply]] = {}
         self._connected = asyncio.Event()
         self._engine_id: str | None = None
+        self._was_ready = False
         self._down_since_s = 0.0
         self._heard_at_s = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._connection: Connection | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether an engine was ever heard to take requests: one that is away now is expected back."""
+        return self._was_ready
 
     async def start(self) -> None:
         """Begin to connect; does not wait for the engine."""
@@ -249,9 +256,8 @@ class EngineClient:
             self._sort(reply.outputs)
         elif isinstance(reply, (EngineInfo, MetricsReply, ResetPrefixCacheReply)):
             self._resolve(reply.call_id, reply)
-            if isinstance(reply, EngineInfo):
-                self._see_engine(reply.engine_id)
-        else:
+        if isinstance(reply, (EngineInfo, Ping)):
+            self._was_ready |= reply.is_ready
             self._see_engine(reply.engine_id)
 
     def _sort(self, outputs: list[RequestOutput]) -> None:

@@ -125,6 +125,7 @@ class EngineServer:
         gc.collect()
         gc.freeze()
         self.status.set_ready(core.info, core, core.metrics.render)
+        self._io.wake()
         core.metrics.record_startup(self.status.phase_seconds)
         self.is_loading = False
         logger.info(

@@ -105,7 +105,7 @@ class IOThread(threading.Thread):
         self._workers: dict[bytes, _Worker] = {}
         self._dirty: dict[bytes, _Worker] = {}  # those with something left to send
         self._stop_at_s: float | None = None
-        self._ping = encode(Ping(status.engine_id))
+        self._was_ready = False  # as the workers were told
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._router = bind(self._context, self._path)
@@ -120,6 +120,10 @@ class IOThread(threading.Thread):
     def send(self, messages: Iterable[tuple[bytes, RequestOutput | EngineReply]]) -> None:
         """Hand over outputs and replies, each with its worker. Returns at once; called from the busy loop."""
         self._outbox.extend(messages)
+        os.eventfd_write(self._wakeup, 1)
+
+    def wake(self) -> None:
+        """The status changed: workers are told at once. Called from any thread."""
         os.eventfd_write(self._wakeup, 1)
 
     def stop(self) -> None:
@@ -145,13 +149,15 @@ class IOThread(threading.Thread):
             events = dict(self._poller.poll(self._poll_ms(ping_at_s)))
             if self._wakeup in events:
                 os.eventfd_read(self._wakeup)
+            is_ready = self._status.unavailable is None
+            if is_ready != self._was_ready or time.monotonic() >= ping_at_s:
+                # Before anybody is answered: what one knows who asks, all know.
+                self._ping_all(is_ready)
+                ping_at_s = time.monotonic() + PING_INTERVAL_S
             if self._router in events:
                 self._receive()
             self._collect()
             self._flush()
-            if time.monotonic() >= ping_at_s:
-                self._ping_all()
-                ping_at_s = time.monotonic() + PING_INTERVAL_S
 
     def _is_done(self) -> bool:
         if self._stop_at_s is None:
@@ -253,10 +259,12 @@ class IOThread(threading.Thread):
         self._inbox.put(WorkerLost(worker.identity))
         logger.debug("worker vanished worker=%s", worker.identity.hex())
 
-    def _ping_all(self) -> None:
+    def _ping_all(self, is_ready: bool) -> None:
+        ping = encode(Ping(self._status.engine_id, is_ready))
         for worker in list(self._workers.values()):
             if self._begin(worker):
-                self._router.send(self._ping)
+                self._router.send(ping)
+        self._was_ready = is_ready
 
     def _close(self) -> None:
         # First, while nobody else can have bound there: afterwards the file may be the next engine's.

@@ -68,6 +68,24 @@ async def begin(client: EngineClient) -> asyncio.Task[list[RequestOutput]]:
 # Loading
 
 
+async def test_all_hear_at_once_that_an_engine_is_ready(path: Path) -> None:
+    """Not only who asks: when it is killed in the moment after, everybody knows that it will be back."""
+    gate = path.with_name("gate")
+    os.mkfifo(gate)
+    with spawned_engine(path, "--gate", str(gate)) as process:
+        async with connected_client(path) as asker, connected_client(path) as quiet:
+            await wait_for_info(quiet, lambda info: info.phase == "loading weights")
+            assert not quiet.was_ready
+            gate.write_bytes(b"go")
+            while not (await asker.info(PATIENCE_S)).is_ready:
+                pass
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            with pytest.raises((EngineLostError, EngineUnavailableError)):
+                await collect(quiet, make_request())
+            assert quiet.was_ready
+
+
 async def test_info_is_answered_while_loading(path: Path) -> None:
     gate = path.with_name("gate")
     os.mkfifo(gate)
