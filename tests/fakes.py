@@ -49,6 +49,7 @@ class FakeEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)  # ids, whether by `abort` or by closing the iterator
     is_started: bool = False
+    was_ready: bool = False
 
     async def start(self) -> None:
         self.is_started = True
@@ -86,6 +87,7 @@ class FakeEngine:
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
         self._check_available()
+        self.was_ready |= self.is_ready
         return EngineInfo(
             call_id=0,
             engine_id="fake",

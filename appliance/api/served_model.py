@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +27,15 @@ from engine.messages import EngineInfo, GenerateRequest, RequestOutput
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 1.0
+_POLL_S = 0.1
 
 
 class Engine(Protocol):
     """What the API needs of an engine: `engine.client.EngineClient` over a socket, or a fake in a test."""
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it ever took requests."""
 
     async def start(self) -> None:
         """Connect."""
@@ -109,12 +114,18 @@ class ServedModel:
     chat_template: ChatTemplate | None
     max_model_len: int
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    was_ready: bool = False  # an engine that is away will be back soon
+    was_restarted: Callable[[], bool] = lambda: False  # whether the box has started its engine more than once
 
     @property
     def name(self) -> str:
         """The first served name."""
         return self.names[0]
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether an engine that is away will be back soon."""
+        # A box whose engine had never been ready would have ended with it.
+        return self.engine.was_ready or self.was_restarted()
 
     @cached_property
     def vocab_size(self) -> int:
@@ -142,7 +153,6 @@ class ServedModel:
             if info is not None and info.is_ready:
                 break
             await asyncio.sleep(_POLL_S)
-        self.was_ready = True
         if 0 < info.max_model_len < self.max_model_len:
             logger.info("model=%s max_model_len=%d as the engine has it", self.name, info.max_model_len)
             self.max_model_len = info.max_model_len
@@ -194,9 +204,12 @@ def _load_model(settings: Settings, index: int, names: list[str]) -> ServedModel
         chat_template=_load_chat_template(settings, baked, tokenizer),
         max_model_len=settings.max_model_len or baked.max_position_embeddings,
         defaults=SamplingDefaults.load(settings, baked),
-        # A worker that is new itself: a box whose engine had never been ready would have ended with it.
-        was_ready=len(read_starts(settings.run_dir, f"engine-{index}")) > 1,
+        was_restarted=functools.partial(_was_restarted, settings.run_dir, index),
     )
+
+
+def _was_restarted(run_dir: Path, index: int) -> bool:
+    return len(read_starts(run_dir, f"engine-{index}")) > 1
 
 
 def _load_chat_template(settings: Settings, baked: BakedModel, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -13,6 +13,8 @@ from tests.unit.grammar.builders import Engine
 class CoreEngine:
     """Implements what the API needs of `engine.client.EngineClient`; steps the core in the event loop."""
 
+    was_ready = True
+
     def __init__(self, inner: Engine) -> None:
         self.core: EngineCore = inner.core
         self.submitted: list[GenerateRequest] = []

@@ -47,6 +47,7 @@ class ScriptedEngine:
     aborted: list[str] = field(default_factory=list)
     arrivals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     is_started: bool = False
+    was_ready: bool = False
 
     async def start(self) -> None:
         self.is_started = True
@@ -116,6 +117,7 @@ class ScriptedEngine:
         self.aborted += request_ids
 
     async def info(self, timeout_s: float = 2.0) -> EngineInfo:
+        self.was_ready |= self.is_ready
         return EngineInfo(
             call_id=0,
             engine_id="e1",
