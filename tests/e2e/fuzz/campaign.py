@@ -22,7 +22,7 @@ from tests.e2e.fuzz.damage import CONTENT_TYPES, damage
 from tests.e2e.fuzz.grammars import constrain
 from tests.e2e.fuzz.limits import limit
 
-ANSWER_WITHIN_S = 60.0
+ANSWER_WITHIN_S = 600.0  # a starved machine is slow; what never comes is still found
 RAW_WITHIN_S = 5.0
 ATTACK_WITHIN_S = 1.0  # a proxy that still waits for a body's end will say nothing
 NUM_LOOKS = 30
