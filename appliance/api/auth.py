@@ -10,13 +10,16 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from appliance.api.page.files import PATHS as PAGE_PATHS
+from appliance.api.page.reference_files import PATHS as REFERENCE_PATHS
 from appliance.api.wrong_keys import WrongKeys
 from appliance.errors import AuthenticationError, PermissionDeniedError
 from appliance.keys.api_key import INFERENCE, METRICS, MODELS, ApiKey
 from appliance.keys.key_store import KeyStore
 
-# The page holds nothing; it asks the other routes with the key that it is given.
-OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"}) | PAGE_PATHS
+# The pages hold nothing; they ask the other routes with the key that they are given.
+OPEN_PATHS = (
+    frozenset({"/health", "/ping", "/version", "/livez", "/readyz", "/startupz"}) | PAGE_PATHS | REFERENCE_PATHS
+)
 ADMIN_PATHS = frozenset({"/metrics", "/load"})  # open on the admin port
 _MODELS_PATH = "/v1/models"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.api.page import reference
+from appliance.api.page import reference_files
 from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, Box, assert_error
 
@@ -139,5 +139,5 @@ async def test_openapi_describes_every_error(box: Box) -> None:
 
 async def test_docs_can_be_switched_off(make_box: MakeBox) -> None:
     box = await make_box(disable_fastapi_docs=True)
-    for path in (*reference.PATHS, "/openapi.json"):
+    for path in (*reference_files.PATHS, "/openapi.json"):
         assert_error(await box.client.get(path), 404)

@@ -36,7 +36,7 @@ from tests.e2e.caller import (
 )
 
 GUARDED = [
-    ("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/redoc"), ("GET", "/openapi.json"),
+    ("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/openapi.json"), ("GET", "/docs/openapi.json"),
     ("GET", "/load"), ("GET", "/server_info"), ("GET", "/tokenizer_info"), ("POST", CHAT), ("POST", COMPLETIONS),
     ("POST", "/invocations"), ("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/v1/embeddings"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("POST", "/v1/responses"),

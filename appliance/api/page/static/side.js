@@ -31,10 +31,10 @@ export class Side {
     this.poll();
   }
 
-  // A browser that follows a link sends no key.
   async _showLinks() {
-    $("links").hidden = Boolean(getKey());
-    if (!getKey()) await getText("/docs").catch(() => ($("docs-link").hidden = true));
+    $("links").hidden = false;
+    $("metrics-link").hidden = Boolean(getKey()); // a browser that follows a link sends no key
+    await getText("/docs").catch(() => ($("docs-link").hidden = true));
   }
 
   async poll() {
