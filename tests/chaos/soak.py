@@ -72,7 +72,7 @@ class Soak:
     async def run(self, num_requests: int, say: Callable[[str], None]) -> Report:
         """Send them all in equal rounds, with a look at the box at rest after each."""
         started = time.monotonic()
-        per_round = max(1, num_requests // NUM_SAMPLES)
+        per_round = -(-num_requests // NUM_SAMPLES)
         async with make_session(self._target.box.url, None) as self._session:
             for number in range(1, NUM_SAMPLES + 1):
                 todo = iter(range(per_round))
