@@ -94,6 +94,8 @@ class BusyLoop:
 
     def _take_inbox(self) -> None:
         """Handle all that is there; with nothing to compute, sleep until something is, or it is time for a beat."""
+        if self._inbox.empty() and self._core.has_work():
+            return
         try:
             item = self._inbox.get(block=not self._core.has_work(), timeout=IDLE_BEAT_S)
             while True:

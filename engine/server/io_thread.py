@@ -7,6 +7,7 @@ most one a request; a worker that vanished is reported as `WorkerLost`.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
@@ -45,6 +46,9 @@ PING_INTERVAL_S = 1.0
 RETRY_INTERVAL_S = 0.01  # between tries to reach a worker that does not read
 GOODBYE_S = 0.5  # how long the last outputs may take
 MESSAGES_A_TURN = 256
+_eventfd_write = ctypes.PyDLL(None).eventfd_write
+_eventfd_write.argtypes = (ctypes.c_int, ctypes.c_uint64)
+_MORE_NOW = int(zmq.SNDMORE | zmq.NOBLOCK)
 MAX_REPLIES = 32  # answers kept for a worker that does not read
 
 
@@ -120,7 +124,9 @@ class IOThread(threading.Thread):
     def send(self, messages: Iterable[tuple[bytes, RequestOutput | EngineReply]]) -> None:
         """Hand over outputs and replies, each with its worker. Returns at once; called from the busy loop."""
         self._outbox.extend(messages)
-        os.eventfd_write(self._wakeup, 1)
+        # As `os.eventfd_write`, but with the interpreter's lock held: else this thread takes it and sends everything
+        # before the busy loop, which has a step to prepare, gets it again.
+        _eventfd_write(self._wakeup, 1)
 
     def wake(self) -> None:
         """The status changed: workers are told at once. Called from any thread."""
@@ -243,7 +249,7 @@ class IOThread(threading.Thread):
     def _begin(self, worker: _Worker) -> bool:
         """Open a message to the worker; False where it reads slowly or has vanished."""
         try:
-            self._router.send(worker.identity, zmq.SNDMORE | zmq.NOBLOCK)
+            self._router.send(worker.identity, _MORE_NOW)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
