@@ -150,6 +150,9 @@ class Library:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self._dll, name)
             function.restype, function.argtypes = result, arguments
+        # A call of microseconds keeps the interpreter's lock: it would be given to a thread that holds it for longer.
+        self._unpack_rows = ctypes.PyDLL(str(path)).bb_unpack_rows
+        self._unpack_rows.restype, self._unpack_rows.argtypes = _SIGNATURES["bb_unpack_rows"]
         self._linear, self._attend = self._dll.bb_linear, self._dll.bb_attend
         self._decode = self._dll.bb_decode
 
@@ -185,7 +188,7 @@ class Library:
 
     def unpack_rows(self, weight: int, ids: int, count: int, out: int) -> None:
         """Rows of a packed weight as float32 [count, k]; ids are int64."""
-        self._check(self._dll.bb_unpack_rows(weight, ids, count, out))
+        self._check(self._unpack_rows(weight, ids, count, out))
 
     def linear(
         self, x: int, ldx: int, norm: int | None, eps: float, weight: int, rows: int, y: int, ldy: int, epilogue: int
