@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,15 @@ from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderForCausalLM
 
 PACKED = "breadbox.packed"  # metadata of matrices that bake packed: name → [format, rows, columns, gate and up]
+READ_BYTES, READERS = 4 << 20, 4  # one at a time would take twice as long: most of it is the kernel clearing pages
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class MappedWeights:
-    """The tensors of a safetensors file as views of one private mapping: nothing is read before it is used.
+    """The tensors of a safetensors file as views of one private mapping: nothing is read before it is used, unless
+    `read_into` was called.
 
-    `progress` is told the share of the bytes handed out so far, 0 … 1.
+    `progress` is told the share of the bytes read, or handed out, so far, 0 … 1.
     """
 
     def __init__(self, path: Path, progress: Callable[[float], None] | None = None) -> None:
@@ -41,6 +45,32 @@ class MappedWeights:
         self._data_start, self._entries = self._read_header()
         self._bytes_left = len(self._mapping) - self._data_start
         self._given: set[str] = set()
+        self._is_read = False
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether there are matrices in it as a CPU reads them."""
+        return bool(self._packed)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return len(self._mapping)
+
+    def read_into(self, memory: mmap.mmap) -> None:
+        """Read the whole file into memory of at least `nbytes`; tensors that are handed out from now on lie there."""
+        view, step = memoryview(memory), READ_BYTES
+        try:
+            with self._path.open("rb", buffering=0) as file, ThreadPoolExecutor(READERS) as pool:
+                starts = range(0, self.nbytes, step)
+                sizes = pool.map(lambda start: os.preadv(file.fileno(), [view[start : start + step]], start), starts)
+                for start, size in zip(starts, sizes, strict=True):
+                    if size < min(step, self.nbytes - start):
+                        raise ConfigError(f"{self._path} became shorter while it was read")
+                    self._report((start + size) / self.nbytes)
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be read: {error}") from None
+        self._mapping, self._is_read = memory, True
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,7 +92,7 @@ class MappedWeights:
         tensor = self._view(name, entry)
         if shape and tuple(tensor.shape) != shape:
             raise ConfigError(f"{self._path}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
-        self._report(name, tensor.nbytes)
+        self._count(name, tensor.nbytes)
         return tensor
 
     def __contains__(self, name: str) -> bool:
@@ -100,18 +130,21 @@ class MappedWeights:
             raise ConfigError(f"{self._path}: tensor {name} has type {entry['dtype']} (supported: {', '.join(DTYPES)})")
         start, end = (self._data_start + offset for offset in entry["data_offsets"])
         count = (end - start) // dtype.itemsize
-        if end > len(self._mapping):
-            raise ConfigError(f"{self._path} is truncated: tensor {name} ends at byte {end} of {len(self._mapping)}")
+        if end > self.nbytes:
+            raise ConfigError(f"{self._path} is truncated: tensor {name} ends at byte {end} of {self.nbytes}")
         return torch.frombuffer(self._mapping, dtype=dtype, count=count, offset=start).view(entry["shape"])
 
-    def _report(self, name: str, size: int) -> None:
+    def _count(self, name: str, size: int) -> None:
         if name in self._given:
             return
         self._given.add(name)
-        total = len(self._mapping) - self._data_start
         self._bytes_left -= size
+        if not self._is_read:
+            self._report(1 - self._bytes_left / (self.nbytes - self._data_start))
+
+    def _report(self, share: float) -> None:
         if self._progress is not None:
-            self._progress(1 - self._bytes_left / total)
+            self._progress(share)
 
 
 def make_model(config: ModelConfig, build: Build, max_model_len: int) -> DecoderForCausalLM:

@@ -18,6 +18,7 @@ from engine.runner.gpu import make_gpu_forward_pass, measure_blocks
 from engine.runner.kv_cache import count_blocks, has_fixed_size
 from engine.runner.load_plan import make_plan
 from engine.runner.memory import CudaMemory, out_of_memory_while_loading
+from engine.runner.weight_memory import read_into_huge_pages
 from engine.step import Progress
 
 LOADED_PERCENT = 80.0  # where the phase ends
@@ -41,6 +42,8 @@ class ModelLoading:
     def load_model(self, group: Group) -> DecoderForCausalLM:
         """This rank's part of the model."""
         plan = self.plan
+        if plan.ops.implementation == "cpu" and group.size == 1:
+            read_into_huge_pages(self._weights)
         with out_of_memory_while_loading(self._config), torch.inference_mode():
             build = Build(plan.ops, self._weights, plan.dtype, plan.device, group)
             return make_model(plan.model, build, plan.max_model_len)

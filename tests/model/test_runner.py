@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.kernels.native.packing import has_huge_pages, map_memory
 from engine.messages import SamplingParams
 from engine.models.config import load_model_config, parse_model_config
 from engine.models.loader import MappedWeights
-from engine.runner import make_runner
+from engine.runner import make_runner, weight_memory
 from engine.runner.inputs import make_inputs
 from engine.runner.kv_cache import free_memory_bytes
 from engine.step import StepInput, StepRow
@@ -176,6 +178,63 @@ def test_weights_are_views_of_the_file(baked: Path) -> None:
     first, second = weights.get("norm.weight"), weights.get("norm.weight")
     assert first.data_ptr() == second.data_ptr()
     assert first.data_ptr() % 64 == weights.get("embed_tokens.weight").data_ptr() % 64
+
+
+def test_weights_that_were_read_are_those_of_the_file(baked: Path) -> None:
+    told: list[float] = []
+    mapped = MappedWeights(baked / "model.safetensors")
+    read = MappedWeights(baked / "model.safetensors", told.append)
+    read.read_into(map_memory(read.nbytes))
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    for name in json.loads(_header(baked)).keys() - {"__metadata__"}:
+        ours, theirs = read.get(name), mapped.get(name)
+        assert isinstance(ours, torch.Tensor)
+        assert isinstance(theirs, torch.Tensor)
+        assert torch.equal(ours, theirs)
+    assert told[-1] == 1.0  # handing out is no progress any more
+
+
+def test_a_file_that_shrinks_while_it_is_read(baked: Path) -> None:
+    file = baked / "model.safetensors"
+    weights = MappedWeights(file)
+    with file.open("r+b") as handle:
+        handle.truncate(file.stat().st_size - 4096)
+    with pytest.raises(ConfigError, match="became shorter while it was read"):
+        weights.read_into(map_memory(weights.nbytes))
+
+
+@pytest.mark.parametrize(
+    ("is_packed", "has_pages", "free", "is_read"),
+    [(True, True, 3, True), (False, True, 3, False), (True, False, 3, False), (True, True, 1, False)],
+    ids=["room", "not packed", "no huge pages", "short of memory"],
+)
+def test_when_weights_are_read(
+    is_packed: bool, has_pages: bool, free: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memories: list[int] = []
+    weights = SimpleNamespace(is_packed=is_packed, nbytes=1000, read_into=lambda memory: memories.append(len(memory)))
+    monkeypatch.setattr(weight_memory, "has_huge_pages", lambda: has_pages)
+    monkeypatch.setattr(weight_memory, "free_memory_bytes", lambda: free * 1000)
+    weight_memory.read_into_huge_pages(weights)  # type: ignore[arg-type]
+    assert memories == ([1000] if is_read else [])
+
+
+def test_whether_there_are_huge_pages(tmp_path: Path) -> None:
+    enabled = tmp_path / "enabled"
+    assert not has_huge_pages(enabled)
+    for text, has_them in (
+        ("always [madvise] never", True),
+        ("[always] madvise never", True),
+        ("always [never]", False),
+    ):
+        enabled.write_text(text)
+        assert has_huge_pages(enabled) is has_them
+
+
+def _header(baked: Path) -> bytes:
+    data = (baked / "model.safetensors").read_bytes()
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
 @pytest.mark.parametrize(

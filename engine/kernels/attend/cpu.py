@@ -41,7 +41,7 @@ class _BatchView:
 class LayerCache:
     """One layer's keys and values and the structs that describe them; `view` is common to all layers."""
 
-    data: Tensor  # uint8
+    data: Tensor  # uint8, with the other layers' between its blocks
     struct: Cache
     view: _BatchView
     spec: AttentionSpec | None = None
@@ -72,14 +72,24 @@ def make_kv_cache(
     dtype: torch.dtype,
     device: torch.device,
 ) -> list[LayerCache]:
-    """Zeroed caches, one a layer, in huge pages where there are any."""
+    """Zeroed caches, one a layer, in huge pages where there are any. A block's parts of all layers lie side by side, so
+    that few blocks in use take few pages.
+    """
     if block_size % SUB_BLOCK:
         raise ConfigError(f"block_size must be a multiple of {SUB_BLOCK} on a CPU, not {block_size}")
-    view, size = _BatchView(), num_blocks * kv_block_bytes(block_size, num_kv_heads, head_dim, 1, dtype)
+    view, size = _BatchView(), kv_block_bytes(block_size, num_kv_heads, head_dim, 1, dtype)
+    stride = size * num_layers
+    memory = allocate(num_blocks * stride)
     caches = []
-    for _ in range(num_layers):
-        data = allocate(size)
-        struct = Cache(data=data.data_ptr(), data_bytes=size, num_blocks=num_blocks, format=CACHE_FORMATS[dtype])
+    for layer in range(num_layers):
+        data = memory[layer * size : layer * size + (num_blocks - 1) * stride + size]
+        struct = Cache(
+            data=data.data_ptr(),
+            data_bytes=data.numel(),
+            block_stride=stride,
+            num_blocks=num_blocks,
+            format=CACHE_FORMATS[dtype],
+        )
         caches.append(LayerCache(data, struct, view))
     return caches
 

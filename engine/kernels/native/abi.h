@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define BB_ABI_VERSION 4
+#define BB_ABI_VERSION 5
 
 extern "C" {
 
@@ -40,10 +40,12 @@ struct BBBatch {
     int32_t num_tokens, num_rows, table_width, block_size;
 };
 
-// One layer's keys and values: [num_blocks][num_kv_heads][key, value] of packed sub-blocks (attention.h).
+// One layer's keys and values: [num_blocks][num_kv_heads][key, value] of packed sub-blocks (attention.h), blocks
+// `block_stride` bytes apart: other layers' may lie between them.
 struct BBCache {
     void* data;
-    int64_t data_bytes;
+    int64_t data_bytes;  // from the first block to the end of the last
+    int64_t block_stride;
     int32_t num_blocks, format;  // BB_FLOAT32, BB_BFLOAT16 or BB_INT8
 };
 

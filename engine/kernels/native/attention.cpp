@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "linear.h"
+
 namespace bb {
 namespace {
 
@@ -20,12 +22,33 @@ struct Span {
 
 // ---- micro-kernels: R rows times B sub-blocks of keys, or times B columns of 16 value dimensions ----
 
+// What is fetched while scores are computed: lines of B sub-blocks of later keys and of B of values, one of each with
+// every two dimensions. All at once they would hold up the loads at work.
+struct Fetch {
+    const uint8_t* const* keys;    // null: nothing
+    const uint8_t* const* values;  // null: nothing
+
+    template <int FORMAT, int B>
+    BB_INLINE void some(int64_t at) const {
+        constexpr int LINES = (PAIR_BYTES<FORMAT> + CACHE_LINE - 1) / CACHE_LINE;
+        if (PAIR_BYTES<FORMAT> < CACHE_LINE && at % CACHE_LINE != 0) return;
+        const auto fetch = [at](const uint8_t* const* blocks) __attribute__((always_inline)) {
+            each<B>([&](auto n) {
+                each<LINES>([&](auto line) { __builtin_prefetch(blocks[n] + at + line * CACHE_LINE, 0, 2); });
+            });
+        };
+        if (keys) fetch(keys);
+        if (values) fetch(values);
+    }
+};
+
 template <int FORMAT, int R, int B>
-BB_INLINE void score(const float* q, int dim, const uint8_t* const* keys, float* scores) {
+BB_INLINE void score(const float* q, int dim, const uint8_t* const* keys, float* scores, Fetch next) {
     F acc[R][B];
     each<R>([&](auto m) { each<B>([&](auto n) { acc[m][n] = zero(); }); });
     for (int d = 0; d < dim; d += 2) {
         const int64_t at = d / 2 * PAIR_BYTES<FORMAT>;
+        next.some<FORMAT, B>(at);
         F b[B];
         each<B>([&](auto n) { b[n] = load_even<FORMAT>(keys[n] + at); });
         each<R>([&](auto m) {
@@ -82,27 +105,28 @@ BB_INLINE void by_rows(int rows, Body&& body) {
 constexpr int WIDTH = REGISTERS >= 32 ? 4 : 1;  // sub-blocks or columns of a micro-kernel
 
 // Few rows (decode) wait for memory: their keys are fetched this many sub-blocks ahead, values meanwhile.
-constexpr int FETCH_ROWS = 8, FETCH_AHEAD = 8;
+constexpr int FETCH_ROWS = 8, FETCH_AHEAD = 2 * WIDTH;
 
 template <int FORMAT>
 void score_all(const float* q, int rows, int dim, const Span& span, float* scores) {
     const int64_t bytes = int64_t(SLOTS) / 2 * dim / LANES * PAIR_BYTES<FORMAT>;
-    const auto fetch = [&](const uint8_t* const* blocks, int from, int to) {
-        for (int i = from; i < std::min(to, span.end); i++) prefetch(blocks[i], bytes);
-    };
+    const bool fetches = rows <= FETCH_ROWS;
     int sub = span.begin;
-    if (rows <= FETCH_ROWS) fetch(span.keys, sub, sub + FETCH_AHEAD);
-    for (; sub + WIDTH <= span.end; sub += WIDTH) {
-        if (rows <= FETCH_ROWS) fetch(span.keys, sub + FETCH_AHEAD, sub + FETCH_AHEAD + WIDTH);
-        if (rows <= FETCH_ROWS) fetch(span.values, sub, sub + WIDTH);
-        by_rows(rows, [&](auto r, int row) {
-            score<FORMAT, r, WIDTH>(q + row * dim, dim, span.keys + sub, scores + row * SPAN + sub * SLOTS);
-        });
-    }
-    for (; sub < span.end; sub++)
-        by_rows(rows, [&](auto r, int row) {
-            score<FORMAT, r, 1>(q + row * dim, dim, span.keys + sub, scores + row * SPAN + sub * SLOTS);
-        });
+    if (fetches)
+        for (int i = sub; i < std::min(sub + FETCH_AHEAD, span.end); i++) prefetch(span.keys[i], bytes);
+    const auto group = [&](auto width) {
+        for (; sub + width <= span.end; sub += width) {
+            const bool has_ahead = sub + FETCH_AHEAD + width <= span.end;
+            by_rows(rows, [&](auto r, int row) {
+                const bool is_first = fetches && row == 0;
+                const Fetch next{is_first && has_ahead ? span.keys + sub + FETCH_AHEAD : nullptr,
+                                 is_first ? span.values + sub : nullptr};
+                score<FORMAT, r, width>(q + row * dim, dim, span.keys + sub, scores + row * SPAN + sub * SLOTS, next);
+            });
+        }
+    };
+    group(std::integral_constant<int, WIDTH>{});
+    if constexpr (WIDTH > 1) group(std::integral_constant<int, 1>{});
 }
 
 template <int FORMAT>
@@ -267,20 +291,22 @@ void attend_tile(const Work& work, const Tile& tile, int kv_head, Scratch& scrat
 
 // Few tiles, long contexts: every span is a work item, merged afterwards in the same order.
 template <int FORMAT>
-void attend_split(Member& member, const Work& work, AttentionPlan& plan, Scratch& scratch, float* out) {
+void attend_split(Member& member, const Work& work, AttentionPlan& plan, Scratch& scratch, float* out,
+                  const BBWeight* next) {
     const int kv_heads = work.spec.num_kv_heads, spans = plan.max_spans(), max_rows = plan.max_rows(), dim = work.dim();
     const int tasks = int(plan.tiles().size()) * kv_heads;
     const auto partial = [&](int task, int span) {
         float* at = plan.partials().data() + (int64_t(task) * spans + span) * max_rows * (dim + 2);
         return Partial{at, at + max_rows * dim, at + max_rows * (dim + 1)};
     };
-    member.share(tasks * spans, [&](int item) {
+    const auto attend_item = [&](int item) {
         const int task = item / spans, span = item % spans, kv_head = task % kv_heads;
         const Tile& tile = plan.tiles()[size_t(task / kv_heads)];
         if (span < first_span(tile, work.spec) || span >= end_span(tile)) return;
         gather_queries(work, tile, kv_head, scratch.q.data());
         attend_span<FORMAT>(work, tile, kv_head, span, scratch.q.data(), scratch.scores.data(), partial(task, span));
-    });
+    };
+    member.share(tasks * spans, attend_item, FetchOwn(member, next));
     member.share(tasks, [&](int task) {
         const Tile& tile = plan.tiles()[size_t(task / kv_heads)];
         const int begin = first_span(tile, work.spec);
@@ -291,21 +317,23 @@ void attend_split(Member& member, const Work& work, AttentionPlan& plan, Scratch
 }
 
 template <int FORMAT>
-void attend_format(Member& member, const Work& work, AttentionPlan& plan, float* out) {
+void attend_format(Member& member, const Work& work, AttentionPlan& plan, float* out, const BBWeight* next) {
     static thread_local Scratch scratch;
     scratch.reserve(plan.max_rows(), work.dim());
-    if (plan.splits_spans()) return attend_split<FORMAT>(member, work, plan, scratch, out);
+    if (plan.splits_spans()) return attend_split<FORMAT>(member, work, plan, scratch, out, next);
     const int kv_heads = work.spec.num_kv_heads;
-    member.share(int(plan.tiles().size()) * kv_heads, [&](int item) {
+    const auto body = [&](int item) {
         attend_tile<FORMAT>(work, plan.tiles()[size_t(item / kv_heads)], item % kv_heads, scratch, out);
-    });
+    };
+    member.share(int(plan.tiles().size()) * kv_heads, body, FetchOwn(member, next));
 }
 
 }  // namespace
 
 Cache::Cache(const BBCache& cache, const BBBatch& batch, const BBAttention& spec)
-    : data(static_cast<uint8_t*>(cache.data)), format(cache.format), block_size(batch.block_size),
-      num_kv_heads(spec.num_kv_heads), padded_dim(ceil_div(spec.head_dim, LANES) * LANES) {}
+    : data(static_cast<uint8_t*>(cache.data)), block_stride(cache.block_stride), format(cache.format),
+      block_size(batch.block_size), num_kv_heads(spec.num_kv_heads),
+      padded_dim(ceil_div(spec.head_dim, LANES) * LANES) {}
 
 void AttentionPlan::make(const BBBatch& batch, const BBAttention& spec, int team_size) {
     const int group = spec.num_heads / spec.num_kv_heads, tokens = std::max(1, TILE_ROWS / group);
@@ -333,11 +361,11 @@ void AttentionPlan::make(const BBBatch& batch, const BBAttention& spec, int team
 }
 
 void attend(Member& member, const float* qkv, const Cache& cache, const BBBatch& batch, const BBAttention& spec,
-            AttentionPlan& plan, float* out) {
+            AttentionPlan& plan, float* out, const BBWeight* next) {
     const Work work{qkv, cache, batch, spec};
-    if (cache.format == BB_FLOAT32) attend_format<BB_FLOAT32>(member, work, plan, out);
-    else if (cache.format == BB_INT8) attend_format<BB_INT8>(member, work, plan, out);
-    else attend_format<BB_BFLOAT16>(member, work, plan, out);
+    if (cache.format == BB_FLOAT32) attend_format<BB_FLOAT32>(member, work, plan, out, next);
+    else if (cache.format == BB_INT8) attend_format<BB_INT8>(member, work, plan, out, next);
+    else attend_format<BB_BFLOAT16>(member, work, plan, out, next);
 }
 
 }  // namespace bb

@@ -1,8 +1,8 @@
 // Rotary embedding, KV write and causal attention over a paged cache; called by every member of a team.
 //
-// A cache is [num_blocks][num_kv_heads][key, value][block_size / 16] sub-blocks of 16 slots, each a packed weight
-// block (weights.h), so that both products of attention are the linear layers' micro-kernel (D = head_dim padded to
-// 16):
+// A layer's cache is [num_blocks][num_kv_heads][key, value][block_size / 16] sub-blocks of 16 slots, each a packed
+// weight block (weights.h), so that both products of attention are the linear layers' micro-kernel (D = head_dim padded
+// to 16):
 //   key    float32 [D][16 slots];               bfloat16 [D / 2][16 slots][2 d]
 //   value  float32 [D / 16][16 slots][16 d];    bfloat16 [D / 16][8 pairs of slots][16 d][2 slots]
 //   int8   like float32, then 16 float32 scales, one a slot: a head's values are code * scale, found when it is written
@@ -22,6 +22,7 @@ constexpr int MAX_HEAD_DIM = 512;
 
 struct Cache {
     uint8_t* data;
+    int64_t block_stride;
     int format, block_size, num_kv_heads, padded_dim;
 
     Cache(const BBCache& cache, const BBBatch& batch, const BBAttention& spec);
@@ -31,7 +32,7 @@ struct Cache {
     }
     int64_t block_bytes() const { return sub_block_bytes() * (block_size / SLOTS) * 2 * num_kv_heads; }
     uint8_t* key(int block, int kv_head, int sub) const {
-        return data + block * block_bytes() + (int64_t(kv_head) * 2 * (block_size / SLOTS) + sub) * sub_block_bytes();
+        return data + block * block_stride + (int64_t(kv_head) * 2 * (block_size / SLOTS) + sub) * sub_block_bytes();
     }
     uint8_t* value(int block, int kv_head, int sub) const {
         return key(block, kv_head, sub) + (block_size / SLOTS) * sub_block_bytes();
@@ -68,8 +69,9 @@ private:
 void rotate_and_store(Member& member, float* qkv, const Cache& cache, const BBBatch& batch, const BBAttention& spec,
                       const float* q_norm, const float* k_norm);
 
-// Causal attention of the rotated q over the cache, into out[tokens, H * head_dim].
+// Causal attention of the rotated q over the cache, into out[tokens, H * head_dim]. Who is done first fetches of `next`
+// (may be null), which is multiplied after it.
 void attend(Member& member, const float* qkv, const Cache& cache, const BBBatch& batch, const BBAttention& spec,
-            AttentionPlan& plan, float* out);
+            AttentionPlan& plan, float* out, const BBWeight* next);
 
 }  // namespace bb

@@ -81,7 +81,10 @@ void check_cache(const BBCache& c, const BBBatch& b, const BBAttention& a) {
     const bool is_known = c.format == BB_FLOAT32 || c.format == BB_BFLOAT16 || c.format == BB_INT8;
     require(is_known, "cache format", "float32, bfloat16 or int8", c.format);
     const Cache cache(c, b, a);
-    require(c.data_bytes == c.num_blocks * cache.block_bytes(), "cache", "num_blocks blocks long", c.data_bytes);
+    require(c.num_blocks > 0 && c.block_stride >= cache.block_bytes(), "cache", "blocks that do not overlap",
+            c.block_stride);
+    require(c.data_bytes == (c.num_blocks - 1) * c.block_stride + cache.block_bytes(), "cache",
+            "num_blocks blocks long", c.data_bytes);
     const int64_t slots = int64_t(c.num_blocks) * b.block_size;
     for (int t = 0; t < b.num_tokens; t++) {
         require(b.slots[t] >= 0 && b.slots[t] < slots, "slot_mapping", "a slot of the cache", b.slots[t]);
@@ -112,6 +115,7 @@ void check_layer(const BBLayer& layer, const BBLayer& first, int hidden, const B
     require_pointer(layer.post_attention_norm, "post_attention_norm");
     if (index == 0) return check_cache(layer.cache, batch, a);  // the walk over all slots; the others are of one size
     require(layer.cache.data && layer.cache.data_bytes == first.cache.data_bytes &&
+                layer.cache.block_stride == first.cache.block_stride &&
                 layer.cache.format == first.cache.format && a.max_positions == first.attention.max_positions,
             "cache and cos_sin", "of the same size in all layers", index);
 }
@@ -221,7 +225,7 @@ BB_EXPORT int bb_attend(float* qkv, const BBCache* kv, const BBBatch* batch, con
         workspace.plan.make(*batch, *spec, SharedTeam::size());
         on_team([&](Member& member) {
             rotate_and_store(member, qkv, cache, *batch, *spec, q_norm, k_norm);
-            attend(member, qkv, cache, *batch, *spec, workspace.plan, out);
+            attend(member, qkv, cache, *batch, *spec, workspace.plan, out, nullptr);
         });
     });
 }

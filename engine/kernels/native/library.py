@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import ConfigError
 from engine.kernels.native.targets import isas, library_path, runs_here
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 
 STACK_OPS = ("qkv", "rotary, kv write", "attention", "o", "gate, up", "down")  # StackOp of stack.h
@@ -79,6 +79,7 @@ class Cache(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("data_bytes", ctypes.c_int64),
+        ("block_stride", ctypes.c_int64),
         ("num_blocks", ctypes.c_int32),
         ("format", ctypes.c_int32),
     )

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace bb {
 namespace {
@@ -49,6 +50,9 @@ void quantize_group(const float* y, float top, float& scale, float& sum, Store&&
     store_codes(LANES, b);
 }
 
+// How few rows are multiplied: the weights are read at the pace of memory, and each of them is used once or twice.
+constexpr int FEW = 2;
+
 void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>& scratch) {
     const int padded = padded_k(*op.w), groups = num_groups(*op.w), format = op.w->format;
     const int64_t at = int64_t(row) * padded;
@@ -59,12 +63,18 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
     if (is_float) return;
     for (int g = 0; g < groups; g++) {
         float &scale = out.scale[size_t(row) * groups + g], &sum = out.sum[size_t(row) * groups + g];
+        const auto quantize = [&](int top, auto&& store) {
+            quantize_group(y + g * GROUP, float(top), scale, sum,
+                           [&](int i, I codes) { store(at + g * GROUP + i, codes); });
+        };
         if (format == BB_INT4_A8)
-            quantize_group(y + g * GROUP, 127.0f, scale, sum,
-                           [&](int i, I codes) { store_int8_quads(out.int8.data() + at + g * GROUP + i, codes); });
+            quantize(127, [&](int64_t i, I codes) { store_int8_quads(&out.int8[size_t(i)], codes); });
+        else if (format == BB_INT8)
+            quantize(32767, [&](int64_t i, I codes) { store_int16(&out.int16[size_t(i)], codes); });
+        else if (op.rows <= FEW)  // the same integers as for more rows, which are multiplied whole
+            quantize(MOST_SPLIT, [&](int64_t i, I codes) { store_split_quads(&out.int8[size_t(2 * i)], codes); });
         else
-            quantize_group(y + g * GROUP, 32767.0f, scale, sum,
-                           [&](int i, I codes) { store_int16(out.int16.data() + at + g * GROUP + i, codes); });
+            quantize(MOST_SPLIT, [&](int64_t i, I codes) { store_int16(&out.int16[size_t(i)], codes); });
     }
 }
 
@@ -72,7 +82,9 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
 
 // Weights that are wanted soon, fetched a little with every group: all at once they would hold up the loads of this
 // tile.
-struct Fetch {
+
+// Of many rows: the next blocks, in as many parts as this one has tiles and groups.
+struct FetchParts {
     const uint8_t* at;
     int64_t step;
 
@@ -80,13 +92,38 @@ struct Fetch {
         prefetch(at, step);
         at += step;
     }
+    void skip(int groups) { at += step * groups; }
+};
+
+// Of few rows: in each of B neighbouring blocks the group AHEAD of the one at work; at their end, those of the next.
+template <int FORMAT, int B>
+struct FetchAhead {
+    static constexpr int BYTES = group_bytes(FORMAT), AHEAD = std::max(1, 4096 / BYTES);
+    const uint8_t* at;
+    const uint8_t* then;
+    int64_t block;
+    int left;  // groups until `then`
+
+    FetchAhead(const BBWeight& w, int first)
+        : at(block_data(w, first) + std::min(AHEAD, num_groups(w)) * BYTES), then(block_data(w, first + B)),
+          block(block_bytes(w)), left(num_groups(w) - std::min(AHEAD, num_groups(w))) {}
+    BB_INLINE void some() {
+        if (left-- == 0) at = then;
+        each<B>([&](auto n) {
+            each<(BYTES + CACHE_LINE - 1) / CACHE_LINE>([&](auto line) {
+                __builtin_prefetch(at + n * block + line * CACHE_LINE, 0, 2);
+            });
+        });
+        at += BYTES;
+    }
+    void skip(int) {}
 };
 
 template <int R, int B>
 using Acc = F[R][B];
 
-template <int FORMAT, int R, int B>
-BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t block, int groups, Fetch next,
+template <int FORMAT, int R, int B, class Fetch>
+BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t block, int groups, Fetch& next,
                          Acc<R, B>& acc) {
     for (int k = 0; k < groups * GROUP; k += 2, w += PAIR_BYTES<FORMAT>) {
         if (k % GROUP == 0) next.some();
@@ -104,9 +141,9 @@ BB_INLINE void dot_float(const float* x, int64_t ldx, const uint8_t* w, int64_t 
     }
 }
 
-template <int R, int B>
+template <int R, int B, class Fetch>
 BB_INLINE void dot_int8(const int16_t* x, int64_t ldx, const float* xs, const uint8_t* w, int64_t block, int groups,
-                        Fetch next, Acc<R, B>& acc) {
+                        Fetch& next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 2 * LANES) {
         next.some();
         I sum[R][B];
@@ -143,9 +180,9 @@ BB_INLINE void scale_int4(const Sums& sum, const uint8_t* tail, int64_t block, c
     });
 }
 
-template <int R, int B>
+template <int R, int B, class Fetch>
 BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
-                        int64_t block, int groups, Fetch next, Acc<R, B>& acc) {
+                        int64_t block, int groups, Fetch& next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
         next.some();
         I sum[R][B];
@@ -163,9 +200,35 @@ BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const fl
     }
 }
 
-template <int R, int B>
+// Activations as two bytes each: the nibbles need not be widened, which counts where each is used once.
+template <int R, int B, class Fetch>
+BB_INLINE void dot_int4_split(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
+                              int64_t block, int groups, Fetch& next, Acc<R, B>& acc) {
+    for (int g = 0; g < groups; g++, x += 2 * GROUP, w += 4 * LANES) {
+        next.some();
+        QuadSum high[R][B], low[R][B];
+        each<R>([&](auto m) { each<B>([&](auto n) { high[m][n] = low[m][n] = zero_quads(); }); });
+        for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
+            Quads b[B][2];
+            each<B>([&](auto n) { load_nibble_quads(w + n * block, b[n]); });
+            each<2>([&](auto j) {
+                each<R>([&](auto m) {
+                    const int8_t* at = x + m * ldx + 2 * p + 4 * j;
+                    each<B>([&](auto n) {
+                        high[m][n] = dot(high[m][n], b[n][j], at);
+                        low[m][n] = dot(low[m][n], b[n][j], at + 8);
+                    });
+                });
+            });
+        }
+        scale_int4<R, B>([&](int m, int n) { return join(high[m][n], low[m][n]); }, w, block, xs + g, xsum + g, groups,
+                         acc);
+    }
+}
+
+template <int R, int B, class Fetch>
 BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
-                           int64_t block, int groups, Fetch next, Acc<R, B>& acc) {
+                           int64_t block, int groups, Fetch& next, Acc<R, B>& acc) {
     for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
         next.some();
         QuadSum sum[R][B];
@@ -183,15 +246,19 @@ BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const 
     }
 }
 
-template <int FORMAT, int R, int B>
-BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int block, Fetch next, Acc<R, B>& acc) {
+template <int FORMAT, int R, int B, class Fetch>
+BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int block, Fetch& next, Acc<R, B>& acc) {
     const int groups = num_groups(w);
     const int64_t ldx = padded_k(w), at = row * ldx, scales = int64_t(row) * groups, stride = block_bytes(w);
     const uint8_t* data = block_data(w, block);
     if constexpr (FORMAT <= BB_FLOAT16) dot_float<FORMAT, R, B>(&a.values[at], ldx, data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT8)
         dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, next, acc);
-    if constexpr (FORMAT == BB_INT4)
+    constexpr bool is_few = !std::is_same_v<Fetch, FetchParts>;
+    if constexpr (FORMAT == BB_INT4 && is_few)
+        dot_int4_split<R, B>(&a.int8[2 * at], 2 * ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next,
+                             acc);
+    if constexpr (FORMAT == BB_INT4 && !is_few)
         dot_int4<R, B>(&a.int16[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4_A8)
         dot_int4_a8<R, B>(&a.int8[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
@@ -257,7 +324,7 @@ void compare(const Linear& op, int row, int block, float (&outputs)[LANES]) {
     lanes.take(row % PANEL_ROWS, block, outputs);
 }
 
-template <int FORMAT, int R, int B>
+template <int FORMAT, int R, int B, class Fetch>
 __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block, Fetch next) {
     alignas(64) float sums[R][B][LANES];  // the epilogue reads them from here: on acc it would cost its registers
     {
@@ -274,14 +341,15 @@ __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int 
 }
 
 // Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
-template <int FORMAT, int B>
+template <int FORMAT, int B, class Fetch>
 void panel(const Linear& op, const Activations& a, int begin, int end, int block, Fetch next) {
     const auto call = [&](auto rows, int row) {
         tile<FORMAT, rows, B>(op, a, row, block, next);
-        next.at += next.step * num_groups(*op.w);
+        next.skip(num_groups(*op.w));
     };
     constexpr bool is_float = FORMAT <= BB_FLOAT16;
-    if constexpr (REGISTERS >= 32 && is_float) tile_rows<12, 8, 6, 4, 3, 2, 1>(begin, end, call);
+    if constexpr (!std::is_same_v<Fetch, FetchParts>) tile_rows<FEW, 1>(begin, end, call);
+    else if constexpr (REGISTERS >= 32 && is_float) tile_rows<12, 8, 6, 4, 3, 2, 1>(begin, end, call);
     else if constexpr (REGISTERS >= 32) tile_rows<8, 6, 4, 3, 2, 1>(begin, end, call);
     else if constexpr (REGISTERS >= 8 && is_float) tile_rows<6, 4, 3, 2, 1>(begin, end, call);
     else if constexpr (REGISTERS >= 8 && FORMAT == BB_INT4_A8) tile_rows<4, 3, 2, 1>(begin, end, call);
@@ -290,36 +358,51 @@ void panel(const Linear& op, const Activations& a, int begin, int end, int block
 }
 
 constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
+constexpr int FETCH_OWN_BYTES = 64 << 10, FETCH_OWN_STEP = 8 * CACHE_LINE;
 constexpr int FETCH_FROM_ROWS = BLOCKS_PER_TILE > 1 ? 1 : 3;  // the hardware keeps up with one stream and few rows
-constexpr int ITEMS_PER_THREAD = 8;
+constexpr int ITEMS_PER_THREAD = 16;
 
 int blocks_per_chunk(const BBWeight& w, int team_size) {
     const int share = std::max(1, num_blocks(w) / (ITEMS_PER_THREAD * team_size));
     return ceil_div(share, BLOCKS_PER_TILE) * BLOCKS_PER_TILE;
 }
 
+// Blocks [first, last) for rows [begin, end).
+template <int FORMAT, int B>
+int multiply_blocks(const Linear& op, const Activations& a, int begin, int end, int first, int last) {
+    const BBWeight& w = *op.w;
+    int block = first;
+    if (op.rows <= FEW) {
+        for (; block + B <= last; block += B)
+            panel<FORMAT, B>(op, a, begin, end, block, FetchAhead<FORMAT, B>(w, block));
+        return block;
+    }
+    // While blocks are multiplied, the next ones are fetched, a share with each tile.
+    const int64_t bytes = block_bytes(w) * B, steps = int64_t(ceil_div(end - begin, 8)) * num_groups(w);
+    const int64_t step = ceil_div(int(bytes / steps), CACHE_LINE) * CACHE_LINE;
+    for (; block + B <= last; block += B) {
+        const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * B <= num_blocks(w);
+        panel<FORMAT, B>(op, a, begin, end, block, FetchParts{block_data(w, block + B), fetches ? step : 0});
+    }
+    return block;
+}
+
 template <int FORMAT>
 void multiply_all(Member& member, const Linear& op, const Activations& a) {
     const BBWeight& w = *op.w;
-    const int blocks = num_blocks(w), B = BLOCKS_PER_TILE;
-    const int chunk = blocks_per_chunk(w, member.team_size()), chunks = count_chunks(w, member.team_size());
-    member.share(ceil_div(op.rows, PANEL_ROWS) * chunks, [&](int item) {
+    const int blocks = num_blocks(w), chunk = blocks_per_chunk(w, member.team_size());
+    const int chunks = count_chunks(w, member.team_size());
+    const auto body = [&](int item) {
         const int begin = item / chunks * PANEL_ROWS, end = std::min(op.rows, begin + PANEL_ROWS);
         const int first = item % chunks * chunk, last = std::min(blocks, first + chunk);
-        // While a block is multiplied, the next one is fetched, a share with each tile.
-        const int64_t bytes = block_bytes(w) * B, steps = int64_t(ceil_div(end - begin, 8)) * num_groups(w);
-        const int64_t step = (bytes / steps + 63) / 64 * 64;
         if (op.epilogue == LEADERS) lanes.clear(end - begin);
-        int block = first;
-        for (; block + B <= last; block += B) {
-            const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * B <= blocks;
-            panel<FORMAT, B>(op, a, begin, end, block, {block_data(w, block + B), fetches ? step : 0});
-        }
-        for (; block < last; block++) panel<FORMAT, 1>(op, a, begin, end, block, {nullptr, 0});
+        const int rest = multiply_blocks<FORMAT, BLOCKS_PER_TILE>(op, a, begin, end, first, last);
+        if (BLOCKS_PER_TILE > 1) multiply_blocks<FORMAT, 1>(op, a, begin, end, rest, last);
         if (op.epilogue != LEADERS) return;
         for (int row = begin; row < end; row++)
             op.leaders[int64_t(item % chunks) * op.rows + row] = lanes.leader(row - begin);
-    });
+    };
+    member.share(ceil_div(op.rows, PANEL_ROWS) * chunks, body, FetchOwn(member, op.next));
 }
 
 void multiply_all(Member& member, const Linear& op, const Activations& a) {
@@ -338,7 +421,7 @@ void grow(Vector& v, int64_t size) {
     if (int64_t(v.size()) < size) v.resize(size_t(size));
 }
 
-constexpr int ROWS_PER_ITEM = 8, OWN_ROWS = 2;
+constexpr int ROWS_PER_ITEM = 2;
 
 }  // namespace
 
@@ -348,6 +431,7 @@ void Activations::reserve(int64_t rows, const BBWeight& w) {
     grow(scale, rows * num_groups(w));
     grow(sum, rows * num_groups(w));
     if (w.format == BB_INT4_A8) grow(int8, rows * padded);
+    else if (w.format == BB_INT4 && rows <= FEW) grow(int8, 2 * rows * padded);
     else grow(int16, rows * padded);
 }
 
@@ -355,10 +439,25 @@ int count_chunks(const BBWeight& w, int team_size) {
     return ceil_div(num_blocks(w), blocks_per_chunk(w, team_size));
 }
 
+FetchOwn::FetchOwn(const Member& member, const BBWeight* w) {
+    if (!w) return;
+    const int size = member.team_size(), first = member.first_of(count_chunks(*w, size)) * blocks_per_chunk(*w, size);
+    if (first >= num_blocks(*w)) return;
+    at_ = block_data(*w, first);
+    end_ = at_ + std::min<int64_t>(FETCH_OWN_BYTES, (num_blocks(*w) - first) * block_bytes(*w));
+}
+
+bool FetchOwn::operator()() {
+    if (at_ >= end_) return false;
+    prefetch(at_, std::min<int64_t>(FETCH_OWN_STEP, end_ - at_));
+    at_ += FETCH_OWN_STEP;
+    return true;
+}
+
 void linear(Member& member, const Linear& op, Activations& shared) {
     static thread_local Activations own;
     static thread_local std::vector<float> scratch;
-    if (op.rows <= OWN_ROWS) {  // every member prepares for itself: cheaper than to wait for one another
+    if (op.rows <= FEW) {  // every member prepares for itself: cheaper than to wait for one another
         own.reserve(op.rows, *op.w);
         for (int row = 0; row < op.rows; row++) prepare_row(op, row, own, scratch);
         return multiply_all(member, op, own);

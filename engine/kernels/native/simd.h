@@ -16,6 +16,13 @@ namespace bb {
 
 constexpr int LANES = 16;
 
+// `Quads` hold the nibbles of each eight successive k in the order 0 4 1 5 2 6 3 7, so activations are stored in it:
+//   store_int8_quads(p, x)   16 values as bytes
+//   store_split_quads(p, x)  16 values of at most MOST_SPLIT as high and low bytes, x = 256 high + low: of each eight
+//                            the eight high ones, then the eight low ones
+alignas(16) constexpr int8_t QUAD_ORDER[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
+constexpr int MOST_SPLIT = 127 * 256 + 127;
+
 // Unrolls at compile time with constant indices: plain loops leave accumulators in memory with GCC.
 template <int N, class Body>
 BB_INLINE void each(Body&& body) {
@@ -50,8 +57,11 @@ BB_INLINE float from_bf16(uint16_t x) {
 
 namespace bb {
 
+constexpr int CACHE_LINE = 64;
+
+// Into the second level: more loads can be under way than to the first, and what is in use there stays.
 BB_INLINE void prefetch(const void* address, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(address) + i);
+    for (int64_t i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch(static_cast<const char*>(address) + i, 0, 2);
 }
 
 // 2^x with a relative error of about 2e-7; exactly 0 below -126; NaN stays NaN.

@@ -12,7 +12,7 @@ struct F { __m256 lo, hi; };
 struct I { __m256i lo, hi; };
 struct Pairs { __m256i lo, hi; };
 struct Quads { __m256i lo, hi; };
-struct QuadSum { __m256i lo, hi; };  // 16-bit sums: 15 * 127 * 16 fits
+struct QuadSum { __m256i lo, hi; };  // 16-bit sums: 15 * 128 * 16 fits
 
 BB_INLINE F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 BB_INLINE F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -122,14 +122,24 @@ BB_INLINE I widen(QuadSum s) {
     return {_mm256_madd_epi16(s.lo, one), _mm256_madd_epi16(s.hi, one)};
 }
 
+BB_INLINE I join(QuadSum high, QuadSum low) {
+    const I h = widen(high), l = widen(low);
+    return {_mm256_add_epi32(_mm256_slli_epi32(h.lo, 8), l.lo), _mm256_add_epi32(_mm256_slli_epi32(h.hi, 8), l.hi)};
+}
+
 BB_INLINE __m256i saturate_int16(I a) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8); }
 BB_INLINE void store_int16(int16_t* p, I a) { _mm256_storeu_si256((__m256i*)p, saturate_int16(a)); }
-// 16 values as bytes, each 8 in the order 0 4 1 5 2 6 3 7 in which `Quads` hold the nibbles.
-BB_INLINE void store_int8_quads(int8_t* p, I a) {
-    const __m256i v = saturate_int16(a);
+// 16 16-bit values as bytes in the order of QUAD_ORDER.
+BB_INLINE __m128i to_quads(__m256i v) {
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    const __m128i order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-    _mm_storeu_si128((__m128i*)p, _mm_shuffle_epi8(bytes, order));
+    return _mm_shuffle_epi8(bytes, _mm_load_si128((const __m128i*)QUAD_ORDER));
+}
+BB_INLINE void store_int8_quads(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, to_quads(saturate_int16(a))); }
+BB_INLINE void store_split_quads(int8_t* p, I a) {
+    const __m256i v = saturate_int16(a), high = _mm256_srai_epi16(_mm256_add_epi16(v, _mm256_set1_epi16(128)), 8);
+    const __m128i h = to_quads(high), l = to_quads(_mm256_sub_epi16(v, _mm256_slli_epi16(high, 8)));
+    _mm_storeu_si128((__m128i*)p, _mm_unpacklo_epi64(h, l));
+    _mm_storeu_si128((__m128i*)(p + 16), _mm_unpackhi_epi64(h, l));
 }
 
 // Nothing about x is known to the compiler afterwards.

@@ -68,15 +68,21 @@ BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
     asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(pair)));
     return sum;
 }
+// For a register that is used more than once: the compiler would load it anew for every use.
+BB_INLINE __m512i load_once(const uint8_t* p) {
+    __m512i v = _mm512_loadu_si512(p);
+    asm("" : "+v"(v));
+    return v;
+}
 BB_INLINE void load_nibble_pairs(const uint8_t* p, Pairs (&out)[4]) {
-    const __m512i v = _mm512_loadu_si512(p), mask = _mm512_set1_epi16(15);
+    const __m512i v = load_once(p), mask = _mm512_set1_epi16(15);
     out[0].v = _mm512_and_si512(v, mask);
     out[1].v = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
     out[2].v = _mm512_and_si512(_mm512_srli_epi16(v, 8), mask);
     out[3].v = _mm512_srli_epi16(v, 12);
 }
 BB_INLINE void load_nibble_quads(const uint8_t* p, Quads (&out)[2]) {
-    const __m512i v = _mm512_loadu_si512(p), mask = _mm512_set1_epi8(15);
+    const __m512i v = load_once(p), mask = _mm512_set1_epi8(15);
     out[0].v = _mm512_and_si512(v, mask);
     out[1].v = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
 }
@@ -88,12 +94,19 @@ BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     return sum;
 }
 BB_INLINE I widen(QuadSum s) { return {s.v}; }
+BB_INLINE I join(QuadSum high, QuadSum low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 8), low.v)}; }
 
 BB_INLINE void store_int16(int16_t* p, I a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(a.v)); }
-// 16 values as bytes, each 8 in the order 0 4 1 5 2 6 3 7 in which `Quads` hold the nibbles.
-BB_INLINE void store_int8_quads(int8_t* p, I a) {
-    const __m128i order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-    _mm_storeu_si128((__m128i*)p, _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(a.v), order));
+// 16 values as bytes in the order of QUAD_ORDER.
+BB_INLINE __m128i to_quads(__m512i a) {
+    return _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(a), _mm_load_si128((const __m128i*)QUAD_ORDER));
+}
+BB_INLINE void store_int8_quads(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, to_quads(a.v)); }
+BB_INLINE void store_split_quads(int8_t* p, I a) {
+    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(128)), 8);
+    const __m128i h = to_quads(high), l = to_quads(_mm512_sub_epi32(a.v, _mm512_slli_epi32(high, 8)));
+    _mm_storeu_si128((__m128i*)p, _mm_unpacklo_epi64(h, l));
+    _mm_storeu_si128((__m128i*)(p + 16), _mm_unpackhi_epi64(h, l));
 }
 
 // Nothing about x is known to the compiler afterwards.

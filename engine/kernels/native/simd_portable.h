@@ -154,12 +154,23 @@ BB_INLINE int32_t clamp_int(int32_t x, int32_t limit) { return x > limit ? limit
 BB_INLINE void store_int16(int16_t* p, I a) {
     for (int i = 0; i < LANES; i++) p[i] = int16_t(clamp_int(a.v[i / 4][i % 4], 32767));
 }
-// 16 values as bytes, each 8 in the order 0 4 1 5 2 6 3 7 in which `Quads` hold the nibbles.
+BB_INLINE I join(QuadSum high, QuadSum low) {
+    I sum;
+    for (int i = 0; i < 4; i++) sum.v[i] = high.v[i] * 256 + low.v[i];
+    return sum;
+}
 BB_INLINE void store_int8_quads(int8_t* p, I a) {
-    constexpr int order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     for (int i = 0; i < LANES; i++) {
-        const int from = i / 8 * 8 + order[i % 8];
+        const int from = i / 8 * 8 + QUAD_ORDER[i % 8];
         p[i] = int8_t(clamp_int(a.v[from / 4][from % 4], 127));
+    }
+}
+BB_INLINE void store_split_quads(int8_t* p, I a) {
+    for (int i = 0; i < LANES; i++) {
+        const int from = i / 8 * 8 + QUAD_ORDER[i % 8], value = clamp_int(a.v[from / 4][from % 4], 32767);
+        const int high = std::min((value + 128) >> 8, 127);
+        p[i / 8 * 16 + i % 8] = int8_t(high);
+        p[i / 8 * 16 + 8 + i % 8] = int8_t(clamp_int(value - high * 256, 127));
     }
 }
 

@@ -23,9 +23,9 @@ void decode(Member& member, float* hidden, int hidden_size, const BBLayer* layer
             float eps, Workspace& workspace) {
     const int rows = batch.num_tokens;
     float *qkv = workspace.qkv.data(), *attended = workspace.attended.data(), *activated = workspace.activated.data();
-    const auto multiply = [&](const float* x, const float* norm, const BBWeight& w, float* y, int64_t ldy,
-                              int epilogue) {
-        linear(member, {x, w.k, norm, eps, &w, rows, y, ldy, epilogue}, workspace.activations);
+    const auto multiply = [&](Linear op, const BBWeight* next) {
+        op.ldx = op.w->k, op.eps = eps, op.rows = rows, op.next = next;
+        linear(member, op, workspace.activations);
     };
     // Two looks at the clock an op: a ten-thousandth of a step of one token.
     const auto timed = [&](StackOp op, auto&& body) {
@@ -37,16 +37,25 @@ void decode(Member& member, float* hidden, int hidden_size, const BBLayer* layer
     for (const BBLayer* layer = layers; layer < layers + num_layers; layer++) {
         const Cache cache(layer->cache, batch, layer->attention);
         const BBAttention& attention = layer->attention;
-        timed(QKV, [&] { multiply(hidden, layer->input_norm, layer->qkv, qkv, layer->qkv.n, BB_STORE); });
+        const BBWeight *w_qkv = &layer->qkv, *w_o = &layer->o, *w_gate_up = &layer->gate_up, *w_down = &layer->down;
+        const BBWeight* w_next = layer + 1 < layers + num_layers ? &layer[1].qkv : nullptr;
+        timed(QKV, [&] {
+            multiply({.x = hidden, .norm = layer->input_norm, .w = w_qkv, .y = qkv, .ldy = w_qkv->n}, nullptr);
+        });
         timed(ROTATE, [&] {
             rotate_and_store(member, qkv, cache, batch, attention, layer->q_norm, layer->k_norm);
         });
-        timed(ATTEND, [&] { attend(member, qkv, cache, batch, attention, workspace.plan, attended); });
-        timed(O, [&] { multiply(attended, nullptr, layer->o, hidden, hidden_size, BB_ADD); });
-        timed(GATE_UP, [&] {
-            multiply(hidden, layer->post_attention_norm, layer->gate_up, activated, layer->down.k, BB_SWIGLU);
+        timed(ATTEND, [&] { attend(member, qkv, cache, batch, attention, workspace.plan, attended, w_o); });
+        timed(O, [&] {
+            multiply({.x = attended, .w = w_o, .y = hidden, .ldy = hidden_size, .epilogue = BB_ADD}, w_gate_up);
         });
-        timed(DOWN, [&] { multiply(activated, nullptr, layer->down, hidden, hidden_size, BB_ADD); });
+        timed(GATE_UP, [&] {
+            multiply({.x = hidden, .norm = layer->post_attention_norm, .w = w_gate_up, .y = activated,
+                      .ldy = w_down->k, .epilogue = BB_SWIGLU}, w_down);
+        });
+        timed(DOWN, [&] {
+            multiply({.x = activated, .w = w_down, .y = hidden, .ldy = hidden_size, .epilogue = BB_ADD}, w_next);
+        });
     }
 }
 

@@ -30,7 +30,7 @@ void Signal::wait_while(uint32_t value, int64_t spin_ns) {
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-Team::Team(int threads) {
+Team::Team(int threads) : stretches_(size_t(std::max(threads, 1))) {
     for (int index = 1; index < threads; index++) helpers_.emplace_back([this, index] { help(index); });
 }
 
@@ -43,7 +43,7 @@ Team::~Team() {
 void Team::open(Entry entry, void* context) {
     entry_ = entry;
     context_ = context;
-    ticket_.store(0, std::memory_order_relaxed);
+    for (Stretch& stretch : stretches_) stretch.word.store(0, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
     finished_.set(0);
     inside_.store(OPEN, std::memory_order_release);

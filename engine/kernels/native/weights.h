@@ -18,7 +18,7 @@ namespace bb {
 constexpr int GROUP = 32;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
-inline int group_bytes(int format) {
+constexpr int group_bytes(int format) {
     switch (format) {
         case BB_FLOAT32: return GROUP * LANES * 4;
         case BB_BFLOAT16:

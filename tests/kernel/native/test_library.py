@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.errors import ConfigError
-from engine.kernels.native.library import Format, Library, NativeError, load_library
+from engine.kernels.native.library import Epilogue, Format, Library, NativeError, load_library
 from engine.kernels.native.packing import pack
 from engine.kernels.native.targets import isas, runs_here
 from tests.kernel.native.test_linear import run
@@ -42,6 +42,28 @@ def test_callers_on_several_threads_take_turns(library: Library) -> None:
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: run(library, weight, x), range(200)):
             assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("n", [16, 80, 528])
+def test_every_item_is_computed_once_by_any_team(library: Library, n: int) -> None:
+    """Adding to what is there shows an item that was left out as well as one that was done twice; others use the cores,
+    so that members come late, or not at all.
+    """
+    weight, x = pack(torch.randn(n, 64), Format.INT8), torch.randn(130, 64)
+    library.set_num_threads(1)
+    wanted = run(library, weight, x, epilogue=Epilogue.ADD, y=torch.ones(130, n))
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    try:
+        for threads in (2, 3, 5, 8):
+            library.set_num_threads(threads)
+            for rows in (1, 2, 3, 97, 130):
+                for _ in range(5):
+                    found = run(library, weight, x[:rows], epilogue=Epilogue.ADD, y=torch.ones(rows, n))
+                    assert torch.equal(found, wanted[:rows]), (threads, rows)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

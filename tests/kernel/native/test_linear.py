@@ -100,6 +100,19 @@ def test_a_row_is_the_same_bits_in_any_company(library: Library, format: Format,
 
 
 @pytest.mark.parametrize("format", Format)
+def test_the_largest_integers_do_not_overflow(library: Library, format: Format) -> None:
+    """Activations all of one size and codes all at their top: the sums are as large as they can be."""
+    weight, x = pack(torch.ones(33, 96).index_fill(0, torch.tensor([2]), -1.0), format), torch.ones(9, 96)
+    x[1::2] = -1.0
+    x[4, ::2] = -1.0
+    whole = run(library, weight, x)
+    wanted, magnitude = expected(weight, x, None, None)
+    assert_close(whole, wanted, magnitude, format)
+    for count in (1, 2):  # multiplied in another way than more rows are
+        assert torch.equal(torch.cat([run(library, weight, rows) for rows in x.split(count)]), whole)
+
+
+@pytest.mark.parametrize("format", Format)
 def test_strided_rows_and_what_lies_between_them(library: Library, format: Format) -> None:
     torch.manual_seed(0)
     weight, wide = pack(torch.randn(50, 70), format), torch.randn(11, 90)
