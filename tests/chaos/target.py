@@ -20,8 +20,7 @@ from tests.box.running_box import RunningBox, running_box
 
 DISK_MIB = 64
 NUM_API_WORKERS = 2
-WHOLE_WITHIN_S = 300.0
-READY_WITHIN_S = 900.0  # beside whatever else the machine does in that hour
+WHOLE_WITHIN_S = READY_WITHIN_S = 900.0  # where others take the processors, an engine needs minutes to be loaded
 _CLOCK_SOURCE = Path(__file__).parent / "clock.c"
 
 
