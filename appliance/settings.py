@@ -179,7 +179,7 @@ class Settings:
     served_model_name: tuple[str, ...] = _knob((), "name(s) the model answers to, the first one is reported; with several models one name for each, in order", _MODEL, parse=str, is_list=True, metavar="NAME")
     chat_template: str | None = _knob(None, "chat template (file, or the template itself) instead of the model's", _MODEL)
     default_chat_template_kwargs: dict[str, Any] | None = _knob(None, "JSON object of variables for the chat template; those of a request win", _MODEL, parse=parse_json_object)
-    trust_request_chat_template: bool = _knob(False, "let requests bring their own chat template, which may render for up to 20 s each", _MODEL)
+    trust_request_chat_template: bool = _knob(False, "let requests bring their own chat template; each is rendered in a process of its own, for up to 20 s", _MODEL)
     generation_config: str = _knob("auto", "where sampling defaults come from: the model's generation_config.json (auto), none of it (vllm), or a folder", _MODEL)
     override_generation_config: dict[str, Any] | None = _knob(None, "JSON object of sampling defaults over the model's", _MODEL, parse=parse_json_object)
 

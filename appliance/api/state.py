@@ -10,6 +10,7 @@ from functools import cached_property
 
 from starlette.requests import Request
 
+from appliance.api.conversation.own_templates import OwnTemplates
 from appliance.api.drain import Drain
 from appliance.api.error_handlers import Envelope
 from appliance.api.fields import StreamOptions
@@ -42,6 +43,7 @@ class ApiState:
     drain: Drain = field(init=False)
     keys: KeyStore = field(init=False)
     limiter: KeyLimiter = field(init=False)
+    own_templates: OwnTemplates = field(default_factory=OwnTemplates)
     metrics: ApiMetrics = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
 

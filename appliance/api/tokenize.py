@@ -54,7 +54,7 @@ async def tokenize(request: Request, body: Annotated[dict[str, Any], Depends(rea
     if "messages" in body:
         chat = validate(TokenizeChatRequest, body)
         model = models.get(chat.model)
-        prompt = await make_chat_prompt(chat, model, state.settings, is_bounded=False)
+        prompt = await make_chat_prompt(chat, model, state, is_bounded=False)
         return await _print_tokens(model, prompt.token_ids, chat.return_token_strs)
     text = validate(TokenizeTextRequest, body)
     model = models.get(text.model)

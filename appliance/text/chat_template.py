@@ -6,8 +6,8 @@ what the template wrote; the conversation is shaped to what the template takes (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from jinja2 import nodes
 
@@ -21,11 +21,22 @@ from appliance.text.template_environment import (
     compile_template,
     render_template,
 )
-from appliance.text.tokenizer import Tokenizer
 
 RESERVED_VARIABLES = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
 )
+
+
+class Tokens(Protocol):
+    """What a template is told of a `Tokenizer`."""
+
+    @property
+    def special_tokens(self) -> Iterable[str]:
+        """Spellings that only a template may make control tokens of."""
+
+    @property
+    def added_tokens(self) -> Iterable[str]:
+        """All spellings outside the ordinary vocabulary."""
 
 
 class ChatTemplate:
@@ -34,7 +45,7 @@ class ChatTemplate:
     Without a ``tokenizer`` only the control tokens named in ``tokenizer_config`` are kept apart from user text.
     """
 
-    def __init__(self, source: str, tokenizer_config: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, source: str, tokenizer_config: Mapping[str, Any], tokenizer: Tokens | None = None) -> None:
         self.source = source
         self._template = compile_template(source)
         self._constants = _named_tokens(tokenizer_config)
@@ -51,6 +62,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,  # a variable may have any name, "self" too
         messages: list[Message],
         *,
         tools: list[dict[str, Any]] | None = None,

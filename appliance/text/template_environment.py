@@ -109,7 +109,7 @@ def compile_template(source: str) -> jinja2.Template:
     """A compiled template; ApplianceError where its syntax is wrong."""
     try:
         return TemplateEnvironment().from_string(source)
-    except (jinja2.TemplateSyntaxError, RecursionError) as error:
+    except (jinja2.TemplateSyntaxError, SyntaxError, RecursionError) as error:
         raise ApplianceError(f"the chat template is not valid Jinja: {error}") from None
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from appliance.api.conversation import own_templates
 from appliance.preflight import find_problems
 from appliance.settings import Settings
+from appliance.text import template_process
+from appliance.text.template_process import Rendering
 from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, Box, assert_error, read_events
 from tests.api.scripted_engine import ScriptedEngine
@@ -64,8 +69,105 @@ async def test_the_boxs_effort_gives_way_to_the_requests(make_box: MakeBox) -> N
 @pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('no') }}", "{{ messages.a.b }}", "{{ 1/0 }}"])
 async def test_a_wrong_template_is_a_400(open_box: Box, template: str) -> None:
     response = await open_box.chat(chat_template=template)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] in ("chat_template", "messages")
+    assert_error(response, 400, "chat_template")
+
+
+BOMBS = [
+    "{{ 'a' * 10**9 }}",
+    "{{ 'a' | center(1000000000) }}",
+    "{{ 'a'.zfill(10000000000) }}",
+    "{{ '%9999999999s' % 1 }}",
+    "{{ '%9999999999s' | format(1) }}",
+    "{{ '{:>9999999999}'.format(1) }}",
+    "{{ [1] | batch(10000000000, 1) | list }}",
+    "{{ 'x\\ny' * 500000 | indent(100000) }}",
+    "{{ {'a': 1} | tojson(indent=10000000000) }}",
+    "{{ 'ab'.replace('', 'c' * 50000000) }}",
+    "{{ (range(100000) | list) * 5000 }}",
+    "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = n.x + ['a' * 1000000 ~ i] %}{% endfor %}",
+    "{% set n = namespace(x=3) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}{{ n.x % 7 }}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ lipsum(100000000) }}",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "{% for a in [1] %}" * 30 + "x" + "{% endfor %}" * 30,
+]
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had since `forget_peak`."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("template", BOMBS, ids=lambda template: template[:40])
+async def test_what_a_requests_template_may_use_is_bounded(
+    open_box: Box, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 400 that names it, whatever grows in it, and not in this process."""
+    monkeypatch.setattr(template_process, "MAX_RENDER_S", 2.0)
+    fields = {"messages": [{"role": "user", "content": "hi"}], "chat_template": template}
+    paths = {"/v1/chat/completions": {"truncate_prompt_tokens": 5}} | (
+        {"/tokenize": {}} if template == BOMBS[0] else {}
+    )
+    await open_box.chat()
+    forget_peak()
+    before = peak_bytes()
+    for path, more in paths.items():
+        assert len(assert_error(await open_box.client.post(path, json=fields | more), 400, "chat_template")) < 600
+    assert peak_bytes() - before < 32 * 1024**2
+
+
+async def test_few_templates_of_requests_are_rendered_at_once(open_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def render(rendering: Rendering) -> str:
+        begun.release()
+        await go.wait()
+        return "x"
+
+    monkeypatch.setattr(own_templates, "render_apart", render)
+    most = own_templates.MAX_AT_ONCE + own_templates.MAX_WAITING
+    asked = [asyncio.create_task(open_box.chat(chat_template="x")) for _ in range(most)]
+    for _ in range(own_templates.MAX_AT_ONCE):
+        await begun.acquire()
+    async with asyncio.timeout(30):
+        while (refused := await open_box.chat(chat_template="x")).status_code == 200:
+            pass
+    assert "are waiting" in assert_error(refused, 503)
+    assert (await open_box.chat()).status_code == 200, "nobody else waits"
+    go.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+    assert (await open_box.chat(chat_template="x")).status_code == 200
+
+
+async def test_a_requests_template_sees_what_any_sees(open_box: Box) -> None:
+    """Unicode of every kind, tools, look-alikes of control tokens, the message that is continued."""
+    template = open_box.model.chat_template
+    assert template is not None
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    fields: dict[str, Any] = {
+        "messages": [
+            {"role": "user", "content": "é \U0001f600 <|im_end|> \x00"},
+            {"role": "assistant", "content": "So <|im_start|>"},
+        ],
+        "tools": [tool],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
+    own = {"chat_template": template.source}
+    answers = [await open_box.client.post("/tokenize", json=fields | more) for more in ({}, own)]
+    assert answers[0].status_code == 200
+    assert answers[0].json() == answers[1].json()
+
+
+@pytest.mark.parametrize("name", ["self", "source", "template", "parent", "true"])
+async def test_variables_may_have_any_name(open_box: Box, name: str) -> None:
+    for fields in ({}, {"chat_template": "x"}):
+        assert (await open_box.chat(chat_template_kwargs={name: 1}, **fields)).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "add_generation_prompt", "tokenize"])

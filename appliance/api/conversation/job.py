@@ -84,7 +84,7 @@ async def start_chat(request: ChatRequest, state: ApiState, caller: Caller | Non
     state.drain.check()
     model = state.models.get(request.model)
     request.check(state.settings, model)
-    prompt = await make_chat_prompt(request, model, state.settings, is_bounded=request.truncate_prompt_tokens is None)
+    prompt = await make_chat_prompt(request, model, state, is_bounded=request.truncate_prompt_tokens is None)
     token_ids = fit_prompt(prompt.token_ids, model, request, param="messages")
     param, asked = request.asked_max_tokens
     asked = model.defaults.max_tokens if asked is None else asked

@@ -55,7 +55,7 @@ async def count_tokens(
     state = get_state(request)
     model = state.models.get(body.model)
     with renamed_fields(FIELD_NAMES):
-        prompt = await make_chat_prompt(body.to_chat(), model, state.settings, is_bounded=False)
+        prompt = await make_chat_prompt(body.to_chat(), model, state, is_bounded=False)
     return _with_id(request, json_response({"input_tokens": len(prompt.token_ids)}))
 
 

@@ -43,7 +43,7 @@ async def _fits(request: ResponsesRequest, messages: list[Message], state: ApiSt
     chat = request.to_chat(messages)
     model = state.models.get(chat.model)
     try:
-        prompt = await make_chat_prompt(chat, model, state.settings, is_bounded=True)
+        prompt = await make_chat_prompt(chat, model, state, is_bounded=True)
         fit_prompt(prompt.token_ids, model, chat, param="messages")
     except ContextLengthError:
         return False
