@@ -23,6 +23,8 @@ class StepBatch:
     block_size: int
     max_query_len: int
     max_seq_len: int
+    wanted: Tensor | None = None
+    """[n] int32, ascending: tokens whose last hidden states are wanted; None: all. The others may be computed, too."""
 
 
 @dataclass(frozen=True, slots=True)

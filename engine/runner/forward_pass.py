@@ -90,7 +90,7 @@ class ForwardPass:
             return Logits(graphs.replay(work.arrays, fill), iter(()))
         if self._native is not None and _is_bare_decode(work):
             return Logits(self._native.compute_logits(work.arrays), iter(()))
-        inputs = self._make_inputs(work.arrays)
+        inputs = self._make_inputs(work)
         if fill is not None:
             fill(inputs.token_ids)
         x = self._model.forward(inputs.token_ids, inputs.batch, self._kv_cache)
@@ -112,10 +112,11 @@ class ForwardPass:
         """Turns running out of memory into an error that names the number to change."""
         return nullcontext() if self._gpu is None else out_of_memory_while_serving(self._gpu.gpu_memory_utilization)
 
-    def _make_inputs(self, arrays: StepArrays) -> ModelInputs:
+    def _make_inputs(self, work: Work) -> ModelInputs:
         if self._gpu is None:
-            return place_inputs(arrays, self._block_size, self._device)
-        return self._gpu.staging.make_inputs(arrays, self._block_size)
+            only_sampled = not len(work.prompt_rows)
+            return place_inputs(work.arrays, self._block_size, self._device, only_sampled=only_sampled)
+        return self._gpu.staging.make_inputs(work.arrays, self._block_size)
 
     def _prompt_logits(self, x: Tensor, rows: npt.NDArray[np.int64]) -> Iterator[Tensor]:
         for start in range(0, len(rows), LOGITS_AT_ONCE):

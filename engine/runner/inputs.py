@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,13 +66,16 @@ def make_inputs(step: StepInput, block_size: int, device: torch.device) -> Model
     return place_inputs(make_arrays(step, block_size), block_size, device)
 
 
-def place_inputs(arrays: StepArrays, block_size: int, device: torch.device) -> ModelInputs:
-    """Each array on the device, ids and rows as int64."""
+def place_inputs(
+    arrays: StepArrays, block_size: int, device: torch.device, *, only_sampled: bool = False
+) -> ModelInputs:
+    """Each array on the device, ids and rows as int64. `only_sampled`: no other tokens' hidden states are wanted."""
     placed = [_to(array, device) for array in step_indices(arrays)]
     token_ids = torch.from_numpy(arrays.token_ids).to(device, torch.int64)
-    return ModelInputs(
-        token_ids, make_batch(arrays, placed, block_size), torch.from_numpy(arrays.sample_rows).to(device)
-    )
+    batch = make_batch(arrays, placed, block_size)
+    if only_sampled:
+        batch = dataclasses.replace(batch, wanted=_to(arrays.sample_rows, device))
+    return ModelInputs(token_ids, batch, torch.from_numpy(arrays.sample_rows).to(device))
 
 
 class DecodeArrays:
@@ -205,5 +209,5 @@ def scheduled_token_ids(row: StepRow) -> list[int]:
     return known + row.draft_token_ids
 
 
-def _to(array: IntArray, device: torch.device) -> Tensor:
+def _to(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int32)).to(device)

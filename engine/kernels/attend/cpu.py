@@ -22,6 +22,7 @@ CACHE_FORMATS = {torch.float32: Format.FLOAT32, torch.bfloat16: Format.BFLOAT16,
 CACHE_FORMATS[torch.int8] = Format.INT8
 WIDTHS = {Format.FLOAT32: 4, Format.BFLOAT16: 2, Format.INT8: 1}  # bytes of a value
 SCALE_BYTES = 4  # of an int8 head
+_EMPTY = torch.zeros(1, dtype=torch.int32)
 
 
 @dataclass(slots=True)
@@ -124,7 +125,8 @@ def attend(
 def batch_struct(batch: StepBatch) -> Batch:
     """The C view of a batch; valid as long as the batch lives."""
     tensors = (batch.positions, batch.slot_mapping, batch.query_start_loc, batch.seq_lens, batch.block_tables)
-    if any(t.dtype != torch.int32 or not t.is_contiguous() for t in tensors):
+    wanted = batch.wanted
+    if any(t.dtype != torch.int32 or not t.is_contiguous() for t in (*tensors, *([] if wanted is None else [wanted]))):
         raise ValueError("the index tensors of a batch must be contiguous int32")
     return Batch(
         *(t.data_ptr() for t in tensors),
@@ -132,7 +134,14 @@ def batch_struct(batch: StepBatch) -> Batch:
         num_rows=batch.seq_lens.shape[0],
         table_width=batch.block_tables.shape[1],
         block_size=batch.block_size,
+        wanted=None if wanted is None else _address(wanted),
+        num_wanted=0 if wanted is None else wanted.numel(),
     )
+
+
+def _address(wanted: Tensor) -> int:
+    # An empty tensor has no address, and none would mean all.
+    return wanted.data_ptr() or _EMPTY.data_ptr()
 
 
 def attention_struct(spec: AttentionSpec, cos_sin: Tensor) -> Attention:

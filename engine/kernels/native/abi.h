@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define BB_ABI_VERSION 5
+#define BB_ABI_VERSION 6
 
 extern "C" {
 
@@ -38,6 +38,8 @@ struct BBBatch {
     const int32_t* seq_lens;                   // [num_rows]
     const int32_t* block_tables;               // [num_rows, table_width]
     int32_t num_tokens, num_rows, table_width, block_size;
+    const int32_t* wanted;  // [num_wanted] tokens whose last hidden state is wanted, ascending; null: all of them
+    int32_t num_wanted;
 };
 
 // One layer's keys and values: [num_blocks][num_kv_heads][key, value] of packed sub-blocks (attention.h), blocks

@@ -67,6 +67,16 @@ void check_batch(const BBBatch& b) {
     }
 }
 
+// Tokens of `wanted` are read and written, so they are looked at where they are used: by bb_decode alone.
+void check_wanted(const BBBatch& b) {
+    if (!b.wanted) return;
+    require(b.num_wanted >= 0 && b.num_wanted <= b.num_tokens, "num_wanted", "in 0 … num_tokens", b.num_wanted);
+    for (int i = 0; i < b.num_wanted; i++) {
+        const int least = i == 0 ? 0 : b.wanted[i - 1] + 1;
+        require(b.wanted[i] >= least && b.wanted[i] < b.num_tokens, "wanted", "ascending tokens", b.wanted[i]);
+    }
+}
+
 void check_attention(const BBAttention& a) {
     require(a.head_dim > 0 && a.head_dim % 2 == 0, "head_dim", "even", a.head_dim);
     require(a.head_dim <= MAX_HEAD_DIM, "head_dim", "at most 512", a.head_dim);
@@ -230,11 +240,13 @@ BB_EXPORT int bb_attend(float* qkv, const BBCache* kv, const BBBatch* batch, con
     });
 }
 
-// Runs the decoder layers over hidden[tokens, hidden_size], in place. All layers have the same heads and head_dim.
+// Runs the decoder layers over hidden[tokens, hidden_size], in place. All layers have the same heads and head_dim. Where
+// the batch says which tokens are wanted, the other rows of `hidden` hold nothing of use afterwards.
 BB_EXPORT int bb_decode(float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch* batch,
                         float eps) {
     return guarded([&] {
         check_batch(*batch);
+        check_wanted(*batch);
         require(num_layers > 0, "num_layers", "positive", num_layers);
         for (int i = 0; i < num_layers; i++) check_layer(layers[i], layers[0], hidden_size, *batch, i);
         const auto lock = SharedTeam::lock();

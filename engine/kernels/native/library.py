@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import ConfigError
 from engine.kernels.native.targets import isas, library_path, runs_here
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 
 STACK_OPS = ("qkv", "rotary, kv write", "attention", "o", "gate, up", "down")  # StackOp of stack.h
@@ -70,6 +70,8 @@ class Batch(ctypes.Structure):
         ("num_rows", ctypes.c_int32),
         ("table_width", ctypes.c_int32),
         ("block_size", ctypes.c_int32),
+        ("wanted", ctypes.c_void_p),
+        ("num_wanted", ctypes.c_int32),
     )
 
 

@@ -1,10 +1,27 @@
 #include "stack.h"
 
+#include <cstring>
+
 namespace bb {
 namespace {
 
 void fit(std::vector<float>& buffer, int64_t size) {
     if (int64_t(buffer.size()) < size) buffer.resize(size_t(size));
+}
+
+// Row wanted[i] of `from` becomes row i of `to`, which may be the same.
+void gather(Member& member, const BBBatch& batch, const float* from, float* to, int64_t width) {
+    member.share(1, [&](int) {
+        for (int i = 0; i < batch.num_wanted; i++)
+            std::memmove(to + i * width, from + batch.wanted[i] * width, size_t(width) * sizeof(float));
+    });
+}
+
+void scatter(Member& member, const BBBatch& batch, const float* from, float* to, int64_t width) {
+    member.share(1, [&](int) {
+        for (int i = 0; i < batch.num_wanted; i++)
+            std::memcpy(to + batch.wanted[i] * width, from + i * width, size_t(width) * sizeof(float));
+    });
 }
 
 }  // namespace
@@ -16,12 +33,14 @@ void Workspace::reserve_stack(const BBLayer* layers, int num_layers, int64_t tok
         fit(qkv, tokens * layer->qkv.n);
         fit(attended, tokens * layer->o.k);
         fit(activated, tokens * layer->down.k);
+        fit(kept, tokens * layer->down.n);
     }
 }
 
 void decode(Member& member, float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch& batch,
             float eps, Workspace& workspace) {
-    const int rows = batch.num_tokens;
+    int rows = batch.num_tokens;
+    float* stream = hidden;  // [rows, hidden_size]
     float *qkv = workspace.qkv.data(), *attended = workspace.attended.data(), *activated = workspace.activated.data();
     const auto multiply = [&](Linear op, const BBWeight* next) {
         op.ldx = op.w->k, op.eps = eps, op.rows = rows, op.next = next;
@@ -45,17 +64,25 @@ void decode(Member& member, float* hidden, int hidden_size, const BBLayer* layer
         timed(ROTATE, [&] {
             rotate_and_store(member, qkv, cache, batch, attention, layer->q_norm, layer->k_norm);
         });
+        const bool cuts = !w_next && batch.wanted && batch.num_wanted < rows;
+        if (cuts && batch.num_wanted == 0) return;
         timed(ATTEND, [&] { attend(member, qkv, cache, batch, attention, workspace.plan, attended, w_o); });
+        if (cuts) {
+            rows = batch.num_wanted, stream = workspace.kept.data();
+            gather(member, batch, attended, attended, w_o->k);
+            gather(member, batch, hidden, stream, hidden_size);
+        }
         timed(O, [&] {
-            multiply({.x = attended, .w = w_o, .y = hidden, .ldy = hidden_size, .epilogue = BB_ADD}, w_gate_up);
+            multiply({.x = attended, .w = w_o, .y = stream, .ldy = hidden_size, .epilogue = BB_ADD}, w_gate_up);
         });
         timed(GATE_UP, [&] {
-            multiply({.x = hidden, .norm = layer->post_attention_norm, .w = w_gate_up, .y = activated,
+            multiply({.x = stream, .norm = layer->post_attention_norm, .w = w_gate_up, .y = activated,
                       .ldy = w_down->k, .epilogue = BB_SWIGLU}, w_down);
         });
         timed(DOWN, [&] {
-            multiply({.x = activated, .w = w_down, .y = hidden, .ldy = hidden_size, .epilogue = BB_ADD}, w_next);
+            multiply({.x = activated, .w = w_down, .y = stream, .ldy = hidden_size, .epilogue = BB_ADD}, w_next);
         });
+        if (cuts) scatter(member, batch, stream, hidden, hidden_size);
     }
 }
 

@@ -14,13 +14,15 @@ struct Workspace {
     Activations activations;
     AttentionPlan plan;
     std::vector<float> qkv, attended, activated;
+    std::vector<float> kept;  // hidden states of the wanted tokens, side by side
     std::vector<Leader> leaders;
     int64_t op_ns[NUM_STACK_OPS] = {};  // spent by the calling thread in each kind of op, until somebody reads it
 
     void reserve_stack(const BBLayer* layers, int num_layers, int64_t tokens);
 };
 
-// Runs the layers over hidden[tokens, hidden_size], in place.
+// Runs the layers over hidden[tokens, hidden_size], in place. Of tokens that are not wanted the last layer computes keys
+// and values alone.
 void decode(Member& member, float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch& batch,
             float eps, Workspace& workspace);
 

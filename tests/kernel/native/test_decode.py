@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -91,6 +91,31 @@ def test_the_stack_is_the_same_bits_as_its_ops(library: Library, format: Format,
             outputs.append(out)
     for other in outputs[1:]:
         assert torch.equal(other, outputs[0])
+
+
+@pytest.mark.parametrize("wanted", [[], [0], [59, 78, 378], [*range(60, 79)], [*range(379)]], ids=len)
+def test_wanted_tokens_are_the_same_bits_as_among_all(library: Library, wanted: list[int]) -> None:
+    model, tables = Model(Format.INT4), make_tables([90, 20, 300], 16)
+    x, more = torch.randn(379, HIDDEN), torch.randn(3, HIDDEN)
+    batch = make_batch([(60, 60), (19, 19), (300, 300)], 16, tables)
+    outputs = []
+    for some in (None, torch.tensor(wanted, dtype=torch.int32)):
+        model.start(num_blocks(tables), torch.float32)
+        first = model.decode(library, x, replace(batch, wanted=some))
+        # The caches are whole: what comes next finds everybody's keys and values.
+        second = model.decode(library, more, make_batch([(61, 1), (20, 1), (301, 1)], 16, tables))
+        outputs.append((first[wanted], second))
+    assert torch.equal(outputs[0][0], outputs[1][0])
+    assert torch.equal(outputs[0][1], outputs[1][1])
+
+
+@pytest.mark.parametrize("wanted", [[3], [-1], [1, 1], [2, 1], [0, 1, 2, 2]], ids=str)
+def test_wanted_tokens_that_are_none_are_refused(library: Library, wanted: list[int]) -> None:
+    model = Model(Format.INT8)
+    model.start(4, torch.float32)
+    batch = replace(make_batch([(3, 3)], 16), wanted=torch.tensor(wanted, dtype=torch.int32))
+    with pytest.raises(NativeError, match=r"wanted must be (ascending tokens|in 0 … num_tokens)"):
+        model.decode(library, torch.zeros(3, HIDDEN), batch)
 
 
 @pytest.mark.parametrize(
