@@ -186,7 +186,7 @@ class Settings:
     device: str = _knob("auto", "where the engine computes", _ENGINE, choices=("auto", "cpu", "cuda"))
     tensor_parallel_size: int = _knob(1, "processes that share each model's weights and KV cache, on a GPU each", _ENGINE, check=_between(1, 64))
     dtype: str = _knob("auto", "type of activations and unquantized weights; auto = float32 on a CPU, the model's own on a GPU", _ENGINE, choices=("auto", "float32", "bfloat16", "float16"))
-    kv_cache_dtype: str = _knob("auto", "type of the KV cache; auto = dtype; int8 and, on a GPU of compute capability 8.9, fp8 take half of 16 bits", _ENGINE, choices=("auto", "bfloat16", "int8", "fp8", "fp8_e4m3"))
+    kv_cache_dtype: str = _knob("auto", "type of the KV cache; auto = dtype, on a CPU with packed weights bfloat16; int8 and, on a GPU of compute capability 8.9, fp8 take half of 16 bits", _ENGINE, choices=("auto", "float32", "bfloat16", "int8", "fp8", "fp8_e4m3"))
     batch_invariant: bool = _knob(False, "on a GPU too, give a request the same bits alone and in a crowd; slower", _ENGINE)
     enforce_eager: bool = _knob(False, "no CUDA graphs: slower decoding, faster start, less GPU memory", _ENGINE)
     max_model_len: int | None = _knob(None, "longest prompt + output in tokens; default: the model's context", _ENGINE, parse=parse_size, check=_between(1))

@@ -33,7 +33,7 @@ class EngineConfig:
     device: str = "auto"  # auto, cpu, cuda
     tensor_parallel_size: int = 1  # processes that share the model, on a GPU each where there are any
     dtype: str = "auto"  # auto, float32, bfloat16, float16
-    kv_cache_dtype: str = "auto"  # auto = dtype; bfloat16, int8, fp8 (on a GPU)
+    kv_cache_dtype: str = "auto"  # see `choose_kv_dtype`; float32, bfloat16, int8, fp8 (on a GPU)
     batch_invariant: bool = False  # same bits alone and in a crowd on a GPU too, at the price of speed
     enforce_eager: bool = False  # no CUDA graphs
     max_model_len: int | None = None

@@ -33,7 +33,9 @@ class ModelLoading:
         self._weights = MappedWeights(
             config.model_path / "model.safetensors", lambda share: progress("loading weights", LOADED_PERCENT * share)
         )
-        self.plan = plan = make_plan(config, self._weights.dtype, implementation, rank)
+        self.plan = plan = make_plan(
+            config, self._weights.dtype, implementation, rank, has_packed_weights=self._weights.is_packed
+        )
         set_num_threads(plan.ops.implementation, _threads_of_a_rank(config))
         # A GPU's is measured beside the weights.
         self._is_measured = plan.is_gpu and not has_fixed_size(config)

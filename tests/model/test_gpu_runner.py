@@ -248,9 +248,24 @@ def test_types_of_the_kv_cache(name: str, implementation: str, expected: torch.d
     assert choose_kv_dtype(name, torch.float16, CPU, implementation) is expected
 
 
+@pytest.mark.parametrize(
+    ("name", "implementation", "expected"),
+    [
+        ("auto", "cpu", torch.bfloat16),
+        ("float32", "cpu", torch.float32),
+        ("auto", "reference", torch.float32),
+        ("auto", "cuda", torch.float32),
+    ],
+)
+def test_types_of_the_kv_cache_beside_packed_weights(name: str, implementation: str, expected: torch.dtype) -> None:
+    assert choose_kv_dtype(name, torch.float32, CPU, implementation, has_packed_weights=True) is expected
+
+
 def test_refused_types_of_the_kv_cache() -> None:
-    with pytest.raises(ConfigError, match="kv_cache_dtype must be auto, bfloat16, int8, fp8"):
+    with pytest.raises(ConfigError, match="kv_cache_dtype must be auto, float32, bfloat16, int8, fp8"):
         choose_kv_dtype("int3", torch.float16, CPU, "reference")
+    with pytest.raises(ConfigError, match="kv_cache_dtype float32 is for a CPU"):
+        choose_kv_dtype("float32", torch.float16, torch.device("cuda"), "cuda")
     with pytest.raises(ConfigError, match="kv_cache_dtype fp8 needs a GPU"):
         choose_kv_dtype("fp8", torch.float16, CPU, "cpu")
 

@@ -18,7 +18,7 @@ PRECISIONS = {  # quantization, then the engine's options
     "int8": ("int8", {}),
     "bfloat16": ("bfloat16", {}),
     "bfloat16-activations": ("bfloat16", {"dtype": "bfloat16"}),
-    "kv-bfloat16": ("shipped", {"kv_cache_dtype": "bfloat16"}),
+    "kv-float32": ("shipped", {"kv_cache_dtype": "float32"}),
     "kv-int8": ("shipped", {"kv_cache_dtype": "int8"}),
 }
 PROMPTS = make_prompts(17, 49152, seed=5, longest=24)
