@@ -45,7 +45,7 @@ class AccessMiddleware:
                 size += len(message.get("body", b""))
             await send(message)
 
-        with recording(RequestRecord(scope["state"], self._logs_params)) as record:
+        with recording(RequestRecord(scope["state"], self._logs_params, receive)) as record:
             try:
                 return await self.app(scope, receive, count)
             finally:

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.types import Receive
+
 from appliance.generation import ChoiceProgress, Generation, GenerationSpec
 from appliance.logs import log_facts
 
@@ -24,6 +26,7 @@ class RequestRecord:
 
     state: dict[str, Any]  # of the ASGI scope
     logs_params: bool = False
+    receive: Receive | None = None  # what says that the client is gone, once the body was read
     started_s: float = field(default_factory=time.monotonic)
     model: str | None = None
     ids: list[str] = field(default_factory=list)

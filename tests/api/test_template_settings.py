@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from appliance.api.conversation import own_templates
@@ -72,6 +77,7 @@ async def test_a_wrong_template_is_a_400(open_box: Box, template: str) -> None:
     assert_error(response, 400, "chat_template")
 
 
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 BOMBS = [
     "{{ 'a' * 10**9 }}",
     "{{ 'a' | center(1000000000) }}",
@@ -86,7 +92,7 @@ BOMBS = [
     "{{ (range(100000) | list) * 5000 }}",
     "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = n.x + ['a' * 1000000 ~ i] %}{% endfor %}",
     "{% set n = namespace(x=3) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}{{ n.x % 7 }}",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    ENDLESS,
     "{{ lipsum(100000000) }}",
     "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "{% for a in [1] %}" * 30 + "x" + "{% endfor %}" * 30,
@@ -142,6 +148,97 @@ async def test_few_templates_of_requests_are_rendered_at_once(open_box: Box, mon
     go.set()
     assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
     assert (await open_box.chat(chat_template="x")).status_code == 200
+
+
+KEYS = ("one-0123456789abcdef", "two-0123456789abcdef")
+
+
+async def test_one_keys_templates_do_not_hold_up_anothers(make_box: MakeBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key has neither all places nor all of the queue, however much it asks."""
+    begun, go = asyncio.Queue[str](), asyncio.Event()
+
+    async def render(rendering: Rendering) -> str:
+        begun.put_nowait(rendering.source)
+        if rendering.source == KEYS[0]:
+            await go.wait()
+        return "x"
+
+    monkeypatch.setattr(own_templates, "render_apart", render)
+    box = await make_box(trust_request_chat_template=True, api_key=KEYS)
+
+    async def ask(key: str) -> int:
+        body = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "chat_template": key}
+        headers = {"authorization": f"Bearer {key}"}
+        return (await box.client.post("/v1/chat/completions", json=body, headers=headers)).status_code
+
+    flood = [asyncio.create_task(ask(KEYS[0])) for _ in range(50)]
+    assert await begun.get() == KEYS[0]
+    async with asyncio.timeout(60):
+        assert [await ask(KEYS[1]) for _ in range(3)] == [200] * 3
+    assert [begun.get_nowait() for _ in range(begun.qsize())] == [KEYS[1]] * 3
+    go.set()
+    statuses = await asyncio.gather(*flood)
+    assert (statuses.count(200), statuses.count(503)) == (own_templates.MAX_OF_A_KEY, 50 - own_templates.MAX_OF_A_KEY)
+
+
+@pytest.mark.parametrize("executable", ["/nonexistent", "/bin/false"])
+async def test_without_a_process_for_it_a_template_is_a_503(
+    open_box: Box, monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    """It is the machine's fault, and it ends: not a 400, not a 500."""
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", executable)
+        refused = await open_box.chat(chat_template="x")
+    assert "the process that renders the chat template" in assert_error(refused, 503)
+    assert int(refused.headers["retry-after"]) > 0
+    assert (await open_box.chat(chat_template="x")).status_code == 200
+
+
+async def test_without_files_for_it_a_template_is_a_503_and_none_are_lost(open_box: Box) -> None:
+    assert (await open_box.chat(chat_template="x")).status_code == 200
+    before = list_files()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(before), hard))
+        refused = [await open_box.chat(chat_template="x") for _ in range(3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for answer in refused:
+        assert "cannot be started" in assert_error(answer, 503)
+    assert list_files() == before
+    assert (await open_box.chat(chat_template="x")).status_code == 200
+
+
+def list_files() -> list[str]:
+    """What this process has open, without the folder that is read for that."""
+    return [name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")]
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.003, 0.03, 0.3])
+async def test_a_rendering_that_is_given_up_leaves_nothing(delay_s: float) -> None:
+    before = list_files()
+    conversation = {"messages": [{"role": "user", "content": "hi" * 1_000_000}]}
+    rendering = Rendering(ENDLESS, conversation, {}, [], [])
+    task = asyncio.create_task(template_process.render_apart(rendering))
+    await asyncio.sleep(delay_s)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list_files() == before
+    assert not [child for child in psutil.Process().children() if "template_process" in " ".join(child.cmdline())]
+
+
+def test_a_conversation_may_be_long_where_the_whole_box_has_a_bound() -> None:
+    """More than the template's own bound would be is left as it is."""
+    program = (
+        "import asyncio, resource\n"
+        "from appliance.text.template_process import Rendering, render_apart\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "conversation = {'messages': [{'role': 'user', 'content': 'x' * 30_000_000}]}\n"
+        "text = asyncio.run(render_apart(Rendering('{{ messages[0].content }}', conversation, {}, [], [])))\n"
+        "assert len(text) == 30_000_000\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 async def test_a_requests_template_sees_what_any_sees(open_box: Box) -> None:
