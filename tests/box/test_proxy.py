@@ -91,6 +91,11 @@ async def test_a_proxy_without_files_says_so_and_goes_on() -> None:
             response = await client.get("/v1/models")
             check_envelope(response, 503, "service_unavailable")
             assert response.headers["retry-after"] == "1"
+            visit = await client.get("/", headers={"accept": "text/html"})
+            check_envelope(visit, 503, "service_unavailable")
+            # Whoever ends a box that is not alive would end its requests, too.
+            assert (await client.get("/livez")).status_code == 200
+            assert (await client.get("/readyz")).status_code == 503
             worker.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
             assert (await client.get("/v1/models")).status_code == 200
 
