@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import errno
 import fcntl
 import getpass
 import os
@@ -23,6 +24,7 @@ from appliance.keys.key_file import KeyFileError, check_name, parse_keys, print_
 _SUMMARY = "Make API keys for --api-key-file. A key is shown once, when it is made; the file has only its hash."
 _LOCK_PATIENCE_S = 30.0
 _LOCK_RETRY_S = 0.005
+_NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _UNITS_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _EXAMPLES = """examples:
   breadbox key new --name alice --requests-per-minute 60 --file keys.toml      adds the entry, prints the key
@@ -166,7 +168,10 @@ def _add_to_file(path: Path, entry: str) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The folder, as a file that is replaced cannot be locked itself. Raises OSError, BlockingIOError after a while."""
+    """The folder, as a file that is replaced cannot be locked itself. Raises OSError, BlockingIOError after a while.
+
+    Where the file system locks no folders (NFS), who writes at the same time may lose an entry, as with any editor.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         give_up_s = time.monotonic() + _LOCK_PATIENCE_S
@@ -177,6 +182,10 @@ def _locked(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= give_up_s:
                     raise
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                break
             time.sleep(_LOCK_RETRY_S)
         yield
     finally:

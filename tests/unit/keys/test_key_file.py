@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import subprocess
@@ -297,3 +298,20 @@ def test_a_lock_that_is_kept_is_told_of(
     assert "is being changed by another process" in printed.err
     assert printed.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_on_folders_will_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS takes an exclusive lock only of what is open for writing, which no folder can be."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    file = tmp_path / "keys.toml"
+    for name in ("a", "b"):
+        assert main(["key", "new", "--name", name, "--file", str(file)]) == 0
+    ring = KeyRing(read_keys(file))
+    found = [key.name for secret in capsys.readouterr().out.split() if (key := ring.find(secret))]
+    assert found == ["a", "b"]
