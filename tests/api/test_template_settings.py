@@ -16,8 +16,8 @@ import pytest
 from appliance.api.conversation import own_templates
 from appliance.preflight import find_problems
 from appliance.settings import Settings
-from appliance.text import template_process
-from appliance.text.template_process import Rendering
+from appliance.text import template_process, template_renderer
+from appliance.text.template_renderer import Rendering
 from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, Box, assert_error, read_events
 from tests.api.scripted_engine import ScriptedEngine
@@ -114,7 +114,7 @@ async def test_what_a_requests_template_may_use_is_bounded(
     open_box: Box, template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A 400 that names it, whatever grows in it, and not in this process."""
-    monkeypatch.setattr(template_process, "MAX_RENDER_S", 2.0)
+    monkeypatch.setattr(template_renderer, "MAX_RENDER_S", 2.0)
     fields = {"messages": [{"role": "user", "content": "hi"}], "chat_template": template}
     paths = {"/v1/chat/completions": {"truncate_prompt_tokens": 5}} | (
         {"/tokenize": {}} if template == BOMBS[0] else {}
@@ -225,14 +225,15 @@ async def test_a_rendering_that_is_given_up_leaves_nothing(delay_s: float) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     assert list_files() == before
-    assert not [child for child in psutil.Process().children() if "template_process" in " ".join(child.cmdline())]
+    assert not [child for child in psutil.Process().children() if "template_renderer" in " ".join(child.cmdline())]
 
 
 def test_a_conversation_may_be_long_where_the_whole_box_has_a_bound() -> None:
     """More than the template's own bound would be is left as it is."""
     program = (
         "import asyncio, resource\n"
-        "from appliance.text.template_process import Rendering, render_apart\n"
+        "from appliance.text.template_process import render_apart\n"
+        "from appliance.text.template_renderer import Rendering\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
         "conversation = {'messages': [{'role': 'user', 'content': 'x' * 30_000_000}]}\n"
         "text = asyncio.run(render_apart(Rendering('{{ messages[0].content }}', conversation, {}, [], [])))\n"

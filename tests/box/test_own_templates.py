@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from appliance.text.template_process import MAX_RENDER_S
+from appliance.text.template_renderer import MAX_RENDER_S
 from tests.box.running_box import RunningBox, running_box
 
 FLAGS = ["--kv-cache-memory", "4MiB", "--max-num-seqs", "8", "--api-workers", "1", "--trust-request-chat-template"]
@@ -48,7 +48,7 @@ async def ask(client: httpx.AsyncClient, template: str) -> httpx.Response:
 
 
 def find_renderers(box: RunningBox) -> list[psutil.Process]:
-    return box.find("template_process")
+    return box.find("template_renderer")
 
 
 async def catch_renderer(box: RunningBox) -> psutil.Process:

@@ -12,7 +12,8 @@ from starlette.types import Receive
 
 from appliance.api.request_record import get_record
 from appliance.errors import UnavailableError
-from appliance.text.template_process import Rendering, render_apart
+from appliance.text.template_process import render_apart
+from appliance.text.template_renderer import Rendering
 
 MAX_AT_ONCE = 2
 MAX_WAITING = 8

@@ -14,7 +14,7 @@ from appliance.api.state import ApiState
 from appliance.errors import InvalidRequestError
 from appliance.text.chat_messages import Message, joined_text
 from appliance.text.control_text import unmark
-from appliance.text.template_process import Rendering
+from appliance.text.template_renderer import Rendering
 
 _CHARS_AROUND_A_MESSAGE = 32  # an empty one is work, too
 
