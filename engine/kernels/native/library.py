@@ -15,7 +15,7 @@ from engine.errors import ConfigError
 from engine.kernels.native.targets import isas, library_path, runs_here
 
 ABI_VERSION = 6
-
+SHORT_LOOK_UP = 16  # rows: a third of a millisecond, with int4
 
 STACK_OPS = ("qkv", "rotary, kv write", "attention", "o", "gate, up", "down")  # StackOp of stack.h
 
@@ -153,9 +153,10 @@ class Library:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self._dll, name)
             function.restype, function.argtypes = result, arguments
-        # A call of microseconds keeps the interpreter's lock: it would be given to a thread that holds it for longer.
-        self._unpack_rows = ctypes.PyDLL(str(path)).bb_unpack_rows
-        self._unpack_rows.restype, self._unpack_rows.argtypes = _SIGNATURES["bb_unpack_rows"]
+        # A short call keeps the interpreter's lock: it would be given to a thread that holds it for longer.
+        self._unpack_few_rows = ctypes.PyDLL(str(path)).bb_unpack_rows
+        self._unpack_few_rows.restype, self._unpack_few_rows.argtypes = _SIGNATURES["bb_unpack_rows"]
+        self._unpack_rows = self._dll.bb_unpack_rows
         self._linear, self._attend = self._dll.bb_linear, self._dll.bb_attend
         self._decode = self._dll.bb_decode
 
@@ -191,7 +192,8 @@ class Library:
 
     def unpack_rows(self, weight: int, ids: int, count: int, out: int) -> None:
         """Rows of a packed weight as float32 [count, k]; ids are int64."""
-        self._check(self._unpack_rows(weight, ids, count, out))
+        unpack = self._unpack_few_rows if count <= SHORT_LOOK_UP else self._unpack_rows
+        self._check(unpack(weight, ids, count, out))
 
     def linear(
         self, x: int, ldx: int, norm: int | None, eps: float, weight: int, rows: int, y: int, ldy: int, epilogue: int

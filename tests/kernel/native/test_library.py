@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from engine.errors import ConfigError
-from engine.kernels.native.library import Epilogue, Format, Library, NativeError, load_library
-from engine.kernels.native.packing import pack
+from engine.kernels.native.library import SHORT_LOOK_UP, Epilogue, Format, Library, NativeError, load_library
+from engine.kernels.native.packing import pack, unpack_rows
 from engine.kernels.native.targets import isas, runs_here
 from tests.kernel.native.test_linear import run
 
@@ -64,6 +64,17 @@ def test_every_item_is_computed_once_by_any_team(library: Library, n: int) -> No
         for hog in hogs:
             hog.kill()
             hog.wait()
+
+
+def test_only_a_short_look_up_keeps_the_interpreters_lock(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt's takes milliseconds, in which the engine's other threads would stand still."""
+    weight, ids = pack(torch.randn(80, 64), Format.BFLOAT16), torch.arange(SHORT_LOOK_UP + 1)
+    wanted = unpack_rows(weight, ids, library)
+    with monkeypatch.context() as patched:
+        patched.setattr(library, "_unpack_few_rows", lambda *_: pytest.fail("it keeps the lock"))
+        assert torch.equal(unpack_rows(weight, ids, library), wanted)
+    monkeypatch.setattr(library, "_unpack_rows", lambda *_: pytest.fail("it gives the lock away"))
+    assert torch.equal(unpack_rows(weight, ids[:-1], library), wanted[:-1])
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
