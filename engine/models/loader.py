@@ -58,19 +58,30 @@ class MappedWeights:
         return len(self._mapping)
 
     def read_into(self, memory: mmap.mmap) -> None:
-        """Read the whole file into memory of at least `nbytes`; tensors that are handed out from now on lie there."""
-        view, step = memoryview(memory), READ_BYTES
+        """Read the whole file into memory of at least `nbytes`; tensors that are handed out from now on lie there.
+
+        ConfigError where it cannot be read, or is not the file any more whose header was looked at.
+        """
+        view = memoryview(memory)[: self.nbytes]
         try:
             with self._path.open("rb", buffering=0) as file, ThreadPoolExecutor(READERS) as pool:
-                starts = range(0, self.nbytes, step)
-                sizes = pool.map(lambda start: os.preadv(file.fileno(), [view[start : start + step]], start), starts)
-                for start, size in zip(starts, sizes, strict=True):
-                    if size < min(step, self.nbytes - start):
-                        raise ConfigError(f"{self._path} became shorter while it was read")
-                    self._report((start + size) / self.nbytes)
+                starts = range(0, self.nbytes, READ_BYTES)
+                for end in pool.map(lambda start: self._read_part(file.fileno(), view, start), starts):
+                    self._report(end / self.nbytes)
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be read: {error}") from None
+        if view[: self._data_start] != memoryview(self._mapping)[: self._data_start]:
+            raise ConfigError(f"{self._path} was replaced while it was read")
         self._mapping, self._is_read = memory, True
+
+    def _read_part(self, file: int, view: memoryview, start: int) -> int:
+        end = min(start + READ_BYTES, self.nbytes)
+        while start < end:  # a network's file system may give less than it was asked for
+            count = os.preadv(file, [view[start:end]], start)
+            if not count:
+                raise ConfigError(f"{self._path} became shorter while it was read")
+            start += count
+        return end
 
     @property
     def dtype(self) -> torch.dtype:

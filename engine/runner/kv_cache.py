@@ -9,6 +9,10 @@ from engine.errors import ConfigError
 
 DEFAULT_SHARE = 4  # a quarter of what is free
 DEFAULT_MAX_BYTES = 4 << 30
+_CGROUPS = (  # limit, use, and what the names of memory.stat begin with: version 2 and version 1
+    ("memory.max", "memory.current", ""),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_"),
+)
 
 
 def count_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, measured_bytes: int | None = None) -> int:
@@ -47,10 +51,22 @@ def _checked(blocks: int, needed: int, config: EngineConfig, remedy: str) -> int
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Memory that can be had without swapping: the machine's, or what the container's limit leaves of it."""
     free = _meminfo_available(meminfo)
-    limit, used = _read_number(cgroup / "memory.max"), _read_number(cgroup / "memory.current")
-    if limit is None or used is None:
-        return free
-    return min(free, max(0, limit - used))
+    for limit_file, used_file, prefix in _CGROUPS:
+        limit, used = _read_number(cgroup / limit_file), _read_number(cgroup / used_file)
+        if limit is not None and used is not None:
+            cached = _read_cached(cgroup / used_file, prefix)
+            free = min(free, max(0, limit - max(0, used - cached)))
+    return free
+
+
+def _read_cached(used_file: Path, prefix: str) -> int:
+    """What the kernel keeps of files and gives up first, as in MemAvailable: a second start finds the first one's."""
+    try:
+        lines = used_file.with_name("memory.stat").read_text(encoding="ascii").splitlines()
+        numbers = {name: int(value) for name, value in (line.split() for line in lines)}
+    except (OSError, ValueError):
+        return 0
+    return sum(numbers.get(f"{prefix}{name}", 0) for name in ("inactive_file", "active_file"))
 
 
 def _meminfo_available(path: Path) -> int:

@@ -45,7 +45,7 @@ class ModelLoading:
         """This rank's part of the model."""
         plan = self.plan
         if plan.ops.implementation == "cpu" and group.size == 1:
-            read_into_huge_pages(self._weights)
+            read_into_huge_pages(self._weights, self._num_blocks * plan.block_bytes)
         with out_of_memory_while_loading(self._config), torch.inference_mode():
             build = Build(plan.ops, self._weights, plan.dtype, plan.device, group)
             return make_model(plan.model, build, plan.max_model_len)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -155,7 +157,22 @@ def test_free_memory_respects_the_container(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("30000\n")
     (tmp_path / "memory.current").write_text("10000\n")
     assert free_memory_bytes(meminfo, tmp_path) == 20000
+    (tmp_path / "memory.stat").write_text("anon 4000\nfile 7000\ninactive_file 2000\nactive_file 3000\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 25000  # what the kernel drops first is free, as in MemAvailable
     (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 51200
+
+
+def test_free_memory_respects_a_container_of_version_1(tmp_path: Path) -> None:
+    meminfo, folder = tmp_path / "meminfo", tmp_path / "memory"
+    meminfo.write_text("MemAvailable:   50 kB\n", encoding="ascii")
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text("30000\n")
+    (folder / "memory.usage_in_bytes").write_text("10000\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 20000
+    (folder / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 2000\ntotal_active_file 3000\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 25000
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712\n")  # none
     assert free_memory_bytes(meminfo, tmp_path) == 51200
 
 
@@ -204,20 +221,61 @@ def test_a_file_that_shrinks_while_it_is_read(baked: Path) -> None:
         weights.read_into(map_memory(weights.nbytes))
 
 
+def test_a_file_that_is_replaced_before_it_is_read(baked: Path) -> None:
+    """Where its tensors lie was read from the one before."""
+    file = baked / "model.safetensors"
+    weights = MappedWeights(file)
+    content = bytearray(file.read_bytes())
+    content[content.index(b"norm.weight")] = ord("N")
+    file.with_name("new").write_bytes(content)
+    file.with_name("new").replace(file)
+    with pytest.raises(ConfigError, match="was replaced while it was read"):
+        weights.read_into(map_memory(weights.nbytes))
+
+
+def test_a_file_system_that_gives_less_than_it_was_asked_for(baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, parts, offset: read(file, [parts[0][:1000]], offset))
+    weights = MappedWeights(baked / "model.safetensors")
+    memory = map_memory(weights.nbytes)
+    weights.read_into(memory)
+    assert memory[: weights.nbytes] == (baked / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize(
-    ("is_packed", "has_pages", "free", "is_read"),
-    [(True, True, 3, True), (False, True, 3, False), (True, False, 3, False), (True, True, 1, False)],
-    ids=["room", "not packed", "no huge pages", "short of memory"],
+    ("is_packed", "has_pages", "free", "kv_cache", "is_read"),
+    [
+        (True, True, 3000, 750, True),
+        (False, True, 3000, 750, False),
+        (True, False, 3000, 750, False),
+        (True, True, 1999, 0, False),
+        (True, True, 2000, 500, True),
+        (True, True, 2000, 501, False),
+    ],
+    ids=["room", "not packed", "no huge pages", "short of memory", "just enough", "a larger KV cache"],
 )
 def test_when_weights_are_read(
-    is_packed: bool, has_pages: bool, free: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+    is_packed: bool, has_pages: bool, free: int, kv_cache: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories: list[int] = []
     weights = SimpleNamespace(is_packed=is_packed, nbytes=1000, read_into=lambda memory: memories.append(len(memory)))
     monkeypatch.setattr(weight_memory, "has_huge_pages", lambda: has_pages)
-    monkeypatch.setattr(weight_memory, "free_memory_bytes", lambda: free * 1000)
-    weight_memory.read_into_huge_pages(weights)  # type: ignore[arg-type]
+    monkeypatch.setattr(weight_memory, "free_memory_bytes", lambda: free)
+    weight_memory.read_into_huge_pages(weights, kv_cache)  # type: ignore[arg-type]
     assert memories == ([1000] if is_read else [])
+
+
+def test_weights_stay_mapped_where_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 1 << 60  # no address space is that large
+    weights = SimpleNamespace(is_packed=True, nbytes=size, read_into=lambda memory: pytest.fail("it was read"))
+    monkeypatch.setattr(weight_memory, "has_huge_pages", lambda: True)
+    monkeypatch.setattr(weight_memory, "free_memory_bytes", lambda: 4 * size)
+    weight_memory.read_into_huge_pages(weights, 0)  # type: ignore[arg-type]
+
+
+def test_memory_of_a_kernel_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999)  # what it does not know it refuses in the same way
+    assert map_memory(100)[:] == bytes(100)
 
 
 def test_whether_there_are_huge_pages(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def map_memory(size: int) -> mmap.mmap:
     """The same as a mapping. Private: what is shared has huge pages on few machines."""
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel that was built without them refuses
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
