@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=30, help="of the quiet key, in each phase [30]")
     parser.add_argument("--concurrency", type=int, default=64, help="of the flood [64]")
     parser.add_argument("--max-concurrent", type=int, default=_NEARLY_NONE, help="limit of the bounded flood's key [2]")
-    parser.add_argument("--fair-step-tokens", type=int, default=0, metavar="N", help="the box's flag [0]")
+    parser.add_argument("--fair-step-tokens", type=int, default=4, metavar="N", help="the box's flag [4]")
     parser.add_argument("--max-tokens", type=int, default=32, help="of each answer [32]")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="baked model folder [the default model]")
     args = parser.parse_args()
