@@ -155,14 +155,14 @@ class IOThread(threading.Thread):
             events = dict(self._poller.poll(self._poll_ms(ping_at_s)))
             if self._wakeup in events:
                 os.eventfd_read(self._wakeup)
-            is_ready = self._status.unavailable is None
-            if is_ready != self._was_ready or time.monotonic() >= ping_at_s:
-                # Before anybody is answered: what one knows who asks, all know.
-                self._ping_all(is_ready)
-                ping_at_s = time.monotonic() + PING_INTERVAL_S
             if self._router in events:
                 self._receive()
             self._collect()
+            is_ready = self._status.unavailable is None
+            if is_ready != self._was_ready or time.monotonic() >= ping_at_s:
+                # After what was asked and before the answers go out: what one knows who asks, all know.
+                self._ping_all(is_ready)
+                ping_at_s = time.monotonic() + PING_INTERVAL_S
             self._flush()
 
     def _is_done(self) -> bool:
