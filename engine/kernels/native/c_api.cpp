@@ -240,8 +240,8 @@ BB_EXPORT int bb_attend(float* qkv, const BBCache* kv, const BBBatch* batch, con
     });
 }
 
-// Runs the decoder layers over hidden[tokens, hidden_size], in place. All layers have the same heads and head_dim. Where
-// the batch says which tokens are wanted, the other rows of `hidden` hold nothing of use afterwards.
+// Runs the decoder layers over hidden[tokens, hidden_size], in place. All layers have the same heads and head_dim.
+// Where the batch says which tokens are wanted, the other rows of `hidden` hold nothing of use afterwards.
 BB_EXPORT int bb_decode(float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch* batch,
                         float eps) {
     return guarded([&] {

@@ -21,8 +21,8 @@ struct Workspace {
     void reserve_stack(const BBLayer* layers, int num_layers, int64_t tokens);
 };
 
-// Runs the layers over hidden[tokens, hidden_size], in place. Of tokens that are not wanted the last layer computes no more
-// than attention, and where none is wanted no more than keys and values.
+// Runs the layers over hidden[tokens, hidden_size], in place. Of tokens that are not wanted the last layer computes no
+// more than attention, and where none is wanted no more than keys and values.
 void decode(Member& member, float* hidden, int hidden_size, const BBLayer* layers, int num_layers, const BBBatch& batch,
             float eps, Workspace& workspace);
 
