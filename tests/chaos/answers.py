@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,8 @@ _VOLATILE = frozenset(
 _PIECES = frozenset(("content", "text", "arguments", "partial_json", "delta", "thinking", "reasoning"))
 _LAST_EVENTS = ("data: [DONE]", "event: message_stop")
 _ENDS = ("response.completed", "response.incomplete")
+# What a failed response says where other streams say "service_unavailable"; its codes are OpenAI's, which know no such.
+_IS_AWAY = re.compile(r"did not come back|is not ready|was aborted|is shutting down")
 
 
 class BrokenAnswerError(Exception):
@@ -41,6 +44,10 @@ def read_stream(text: str) -> dict[str, Any]:
     for event in events:
         if event.get("error"):
             raise BrokenAnswerError(f"an error event: {event}", event["error"])
+        if event.get("type") == "response.failed":
+            error = event["response"]["error"]
+            kind = "service_unavailable" if _IS_AWAY.search(error["message"]) else error["code"]
+            raise BrokenAnswerError(f"a failed response: {error}", {"type": kind})
     is_whole = any(mark in text for mark in _LAST_EVENTS) or any(event.get("type") in _ENDS for event in events)
     if not is_whole:
         raise BrokenAnswerError(f"the stream has no end: {text[-200:]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -45,3 +46,17 @@ def test_how_a_stream_was_cut_does_not_matter() -> None:
         read_stream(one)
     with pytest.raises(BrokenAnswerError, match="error event"):
         read_stream('data: {"error": {"message": "x", "type": "server_error"}}\n\n' + end)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("the engine did not come back within 60 s", "service_unavailable"),
+        ("the engine failed while it worked on this request", "server_error"),
+    ],
+)
+def test_a_failed_response_is_a_refusal_only_where_the_engine_was_away(message: str, kind: str) -> None:
+    failed = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": message}}}
+    with pytest.raises(BrokenAnswerError, match="a failed response") as found:
+        read_stream(f"event: response.failed\ndata: {json.dumps(failed)}\n\n")
+    assert found.value.error == {"type": kind}
