@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from tests.quantized_models import KINDS, QuantizedModel, make_quantized_model
 from tests.tiny_models import VOCAB_SIZE
 
 PROMPT = make_prompts(1, VOCAB_SIZE, seed=4, longest=40)[0]
+EXACT: dict[str, Any] = {"kv_cache_dtype": "float32"}  # it is the weights whose error is measured
 FORMATS = {
     "awq": "int4",
     "gptq": "int4",
@@ -99,7 +100,7 @@ def tolerance(kind: str, implementation: str) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_floats(kind: str, implementation: str, baked: Callable[[str], Baked]) -> None:
     model, folder = baked(kind)
-    found = Engine(folder, implementation, max_model_len=64).logits(PROMPT)
+    found = Engine(folder, implementation, max_model_len=64, **EXACT).logits(PROMPT)
     assert relative_error(found, true_logits(model.truth, PROMPT)) < tolerance(kind, implementation)
 
 
@@ -125,7 +126,7 @@ def test_layers_that_the_checkpoint_leaves_alone_stay_floats(tmp_path: Path) -> 
         assert isinstance(tensor_of(folder, f"{name}.weight"), Tensor)
     (note,) = BakedModel(folder).manifest["weights"]["notes"]
     assert note.startswith("1 matrix is written as float32: only some of the layers that are fused into one")
-    found = Engine(folder, "cpu", max_model_len=64).logits(PROMPT)
+    found = Engine(folder, "cpu", max_model_len=64, **EXACT).logits(PROMPT)
     assert relative_error(found, true_logits(model.truth, PROMPT)) < 2e-3
 
 
@@ -133,7 +134,7 @@ def test_a_quantized_head_is_kept_too(tmp_path: Path) -> None:
     model = make_quantized_model(KINDS["gptq"], tmp_path / "source", ignore=())
     folder = bake(str(model.source), tmp_path / "baked")
     assert isinstance(tensor_of(folder, "lm_head.weight"), PackedTensor)
-    found = Engine(folder, "cpu", max_model_len=64).logits(PROMPT)
+    found = Engine(folder, "cpu", max_model_len=64, **EXACT).logits(PROMPT)
     assert relative_error(found, true_logits(model.truth, PROMPT)) < 2e-4
 
 
@@ -144,7 +145,7 @@ def test_a_quantized_checkpoint_can_be_baked_as_something_else(
     model = baked("fp8-blocks").model
     folder = bake(str(model.source), tmp_path / "baked", quantization=quantization)
     assert isinstance(tensor_of(folder, "layers.0.o_proj.weight"), Tensor if quantization == "none" else PackedTensor)
-    found = Engine(folder, "cpu", max_model_len=64).logits(PROMPT)
+    found = Engine(folder, "cpu", max_model_len=64, **EXACT).logits(PROMPT)
     assert relative_error(found, true_logits(model.truth, PROMPT)) < error
 
 
