@@ -126,7 +126,8 @@ def batch_struct(batch: StepBatch) -> Batch:
     """The C view of a batch; valid as long as the batch lives."""
     tensors = (batch.positions, batch.slot_mapping, batch.query_start_loc, batch.seq_lens, batch.block_tables)
     wanted = batch.wanted
-    if any(t.dtype != torch.int32 or not t.is_contiguous() for t in (*tensors, *([] if wanted is None else [wanted]))):
+    checked = tensors if wanted is None else (*tensors, wanted)
+    if any(t.dtype != torch.int32 or not t.is_contiguous() for t in checked):
         raise ValueError("the index tensors of a batch must be contiguous int32")
     return Batch(
         *(t.data_ptr() for t in tensors),
