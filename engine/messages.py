@@ -1,8 +1,8 @@
 """Every struct that crosses the engine's socket: msgpack-encoded tagged unions, token ids only. No torch.
 
-Worker → engine: `EngineRequest`; engine → worker: `EngineReply`. One message is one ZMQ frame. Lists of token ids
-are plain lists of ints; log-probabilities are natural logarithms of the raw distribution (before temperature,
-penalties, bias and masks).
+Worker → engine: `EngineRequest`; engine → worker: `EngineReply`. One message is one frame (`engine.frames`). Lists of
+token ids are plain lists of ints; log-probabilities are natural logarithms of the raw distribution (before
+temperature, penalties, bias and masks).
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ MAX_PATH_BYTES = 107  # sockaddr_un.sun_path, less its closing zero byte
 
 
 def make_address(socket_path: Path) -> str:
-    """Turn a socket path into a ZMQ address. Raises ConfigError where the system has no room for the path."""
+    """The absolute path of a socket. Raises ConfigError where the system has no room for it."""
     path = str(socket_path.absolute())
     num_bytes = len(os.fsencode(path))
     if num_bytes > MAX_PATH_BYTES:
         raise ConfigError(f"socket_path: {path} is {num_bytes} bytes long, a unix socket allows {MAX_PATH_BYTES}")
-    return f"ipc://{path}"
+    return path

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
-import zmq
 
 from engine.client.connection import Connection
 from engine.client.mailbox import Mailbox
@@ -45,8 +44,6 @@ __all__ = ["EngineClient"]
 logger = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 0.1
-_HELLO = 0  # call id of the question asked on connecting, which makes the engine know us
-_HELLO_MESSAGE = encode(InfoRequest(_HELLO))
 
 _Reply = TypeVar("_Reply", EngineInfo, MetricsReply, ResetPrefixCacheReply)
 
@@ -65,7 +62,7 @@ class EngineClient:
         self._address = make_address(socket_path)
         self._connect_timeout_s = connect_timeout_s
         self._engine_timeout_s = engine_timeout_s
-        self._numbers = itertools.count(_HELLO + 1)
+        self._numbers = itertools.count(1)
         self._mailboxes: dict[str, Mailbox] = {}
         self._calls: dict[int, asyncio.Future[EngineReply]] = {}
         self._connected = asyncio.Event()
@@ -73,7 +70,6 @@ class EngineClient:
         self._was_ready = False
         self._down_since_s = 0.0
         self._heard_at_s = 0.0
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._connection: Connection | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -87,14 +83,13 @@ class EngineClient:
         """Begin to connect; does not wait for the engine."""
         self._loop = asyncio.get_running_loop()
         self._down_since_s = self._loop.time()
-        self._context = zmq.Context()
         self._connect()
         if self._engine_timeout_s is not None:
             self._watch(self._engine_timeout_s)
 
     async def close(self) -> None:
         """Close the socket; iterators in flight raise EngineUnavailableError, and the engine aborts their requests."""
-        if self._context is None:
+        if self._connection is None:
             return
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -102,8 +97,6 @@ class EngineClient:
             self._asking.cancel()
         self._disconnect(EngineUnavailableError, "the client was closed")
         self._connection = None
-        self._context.term()
-        self._context = None
 
     async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         """Generate: yields outputs until one has a finish_reason. Closing the iterator early aborts the request.
@@ -211,10 +204,7 @@ class EngineClient:
             logger.warning("abort not sent num_requests=%d error=%s", len(wire_ids), error)
 
     def _connect(self) -> None:
-        assert self._context is not None
-        self._connection = Connection(
-            self._context, self._address, self._on_connected, self._on_message, self._on_disconnected
-        )
+        self._connection = Connection(self._address, self._on_connected, self._on_message, self._on_disconnected)
 
     def _disconnect(self, kind: type[EngineError], reason: str) -> None:
         """Drop the connection with everything queued in it, and end all that waits for answers on it."""
@@ -239,8 +229,6 @@ class EngineClient:
     def _on_connected(self) -> None:
         self._heard_at_s = self._loop.time()
         self._connected.set()
-        if self._connection is not None:
-            self._connection.send(_HELLO_MESSAGE)
 
     def _on_disconnected(self) -> None:
         self._lose_engine("the engine closed the connection")

@@ -1,103 +1,90 @@
-"""One connection to one engine process, in the event loop: bytes in and out, and the news of its begin and end."""
+"""One connection to one engine process, in the event loop: messages in and out, and the news of its begin and end."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 
-import zmq
-from zmq.utils.monitor import parse_monitor_message
+from engine.frames import FrameReader, pack_frame
 
-SEND_HWM = 1024
-RECEIVE_HWM = 64  # small: what a busy worker does not read is merged in the engine, not queued here
-RECONNECT_MS = 100
-MESSAGES_A_TURN = 64  # then other tasks get a turn
-
-_WATCHED_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+RECONNECT_S = 0.1
+MAX_QUEUED_BYTES = 256 * 1024 * 1024  # of requests that the engine does not read
 
 
-class Connection:
-    """One DEALER, from its first connect attempt until the engine is gone.
+class Connection(asyncio.Protocol):
+    """From the first attempt to connect until the engine is gone.
 
     Never reused for the next engine: a request that was queued for the lost one must not be begun by the next, where
-    nobody waits for it. ZMQ's file descriptor only says that something changed, so each event is read until nothing
-    is left, and looked for again after a send.
+    nobody waits for it. It counts as connected once the engine has said something, which one that is stopped does not.
+    ``on_disconnected`` comes after all that the engine said, and not after `close`.
     """
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
         address: str,
         on_connected: Callable[[], None],
         on_message: Callable[[bytes], None],
         on_disconnected: Callable[[], None],
     ) -> None:
+        self._address = address
         self._on_connected = on_connected
         self._on_message = on_message
         self._on_disconnected = on_disconnected
+        self._reader = FrameReader()
+        self._transport: asyncio.WriteTransport | None = None
+        self._is_connected = False
         self._is_closed = False
-        self._loop = asyncio.get_running_loop()
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, SEND_HWM)
-        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._monitor = self._socket.get_monitor_socket(_WATCHED_EVENTS)
-        self._loop.add_reader(self._socket.FD, self._read)
-        self._loop.add_reader(self._monitor.FD, self._read_events)
-        self._socket.connect(address)
-        # A ZMQ queue wakes only a reader that has found it empty once.
-        self._loop.call_soon(self._read)
-        self._loop.call_soon(self._read_events)
-        # A socket's file descriptor only signals once it was found empty, so the monitor is looked at first.
-        self._loop.call_soon(self._read_events)
+        self._connecting = asyncio.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.create_unix_connection(lambda: self, self._address)
+                return
+            except OSError:  # nobody there yet
+                await asyncio.sleep(RECONNECT_S)
 
     def send(self, data: bytes) -> bool:
         """Queue a message without waiting; False where the engine does not read."""
-        try:
-            self._socket.send(data, zmq.NOBLOCK)
-        except zmq.Again:
+        transport = self._transport
+        if self._is_closed or transport is None or transport.get_write_buffer_size() > MAX_QUEUED_BYTES:
             return False
-        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._loop.call_soon(self._read)
+        transport.write(pack_frame(data))
         return True
 
     def close(self) -> None:
         """Drop the connection and all that is queued."""
-        if self._is_closed:
-            return
         self._is_closed = True
-        self._loop.remove_reader(self._socket.FD)
-        self._loop.remove_reader(self._monitor.FD)
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close()
+        self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.abort()
 
-    def _read(self) -> None:
-        if self._read_messages(MESSAGES_A_TURN):
-            self._loop.call_soon(self._read)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        if self._is_closed:
+            transport.abort()
 
-    def _read_messages(self, max_messages: int | None) -> bool:
-        """Deliver up to `max_messages`; whether there may be more."""
-        for _ in itertools.repeat(None) if max_messages is None else range(max_messages):
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop. What is no message ends the connection, as if the engine had."""
+        try:
+            messages = self._reader.feed(data)
+        except ValueError:
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        if not self._is_connected and not self._is_closed:
+            self._is_connected = True
+            self._on_connected()
+        for message in messages:
             if self._is_closed:
-                return False
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._on_message(data)
-        return True
-
-    def _read_events(self) -> None:
-        while not self._is_closed:
-            try:
-                frames = self._monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
                 return
-            if parse_monitor_message(frames)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
-                self._on_connected()
-            else:
-                self._read_messages(None)  # what the engine said last was received before the end
-                self._on_disconnected()
+            self._on_message(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._on_disconnected()

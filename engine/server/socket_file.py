@@ -6,33 +6,28 @@ import os
 import socket
 from pathlib import Path
 
-import zmq
-
 from engine.errors import ConfigError
 from engine.socket_address import make_address
 
-SEND_HWM = 64  # messages in flight to one worker; what comes on top is merged
-RECEIVE_HWM = 1024
+BACKLOG = 128
 
 
-def bind(context: zmq.Context[zmq.Socket[bytes]], path: Path) -> zmq.Socket[bytes]:
-    """Make the ROUTER that listens at `path`. Raises ConfigError where that cannot be."""
+def bind(path: Path) -> socket.socket:
+    """Listen at `path`, without ever blocking. Raises ConfigError where that cannot be."""
     address = make_address(path)
     _remove_stale(path)
-    router = context.socket(zmq.ROUTER)
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.SNDHWM, SEND_HWM)
-    router.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     # A mode set after binding would leave a moment in which others may connect.
     umask = os.umask(0o177)
     try:
-        router.bind(address)
-    except zmq.ZMQError as error:
-        router.close(linger=0)
-        raise ConfigError(f"socket_path: cannot listen on {path}: {error.strerror.lower()}") from error
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"socket_path: cannot listen on {path}: {str(error.strerror).lower()}") from error
     finally:
         os.umask(umask)
-    return router
+    return listener
 
 
 def _remove_stale(path: Path) -> None:

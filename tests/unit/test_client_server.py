@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Self
 
 import msgspec
 import pytest
-import zmq
-import zmq.asyncio
 
 from engine.client import EngineClient
 from engine.errors import ConfigError, EngineLostError, EngineUnavailableError
+from engine.frames import FrameReader, pack_frame
 from engine.messages import (
     AbortRequest,
+    EngineInfo,
     InfoRequest,
     Outputs,
     Ping,
@@ -129,13 +131,13 @@ async def test_a_refused_request_gets_an_error_output(client: EngineClient) -> N
 async def test_an_id_in_use_by_the_same_worker_is_refused(
     gated: EngineClient, gate: threading.Semaphore, path: Path
 ) -> None:
-    with raw_dealer(path) as dealer:
+    with raw_worker(path) as raw:
         for _ in range(2):
-            dealer.send(encode(make_request("twice")))
+            raw.send(encode(make_request("twice")))
         gate.release(1)
         outputs: list[RequestOutput] = []
         while not any(output.error for output in outputs):
-            outputs += receive(dealer).outputs
+            outputs += receive(raw).outputs
             gate.release(1)
     assert [output.error_param for output in outputs if output.error] == ["request_id"]
 
@@ -240,15 +242,15 @@ async def test_a_slow_consumer_gets_merged_outputs(client: EngineClient) -> None
 
 def test_a_worker_that_does_not_read_gets_merged_outputs(path: Path) -> None:
     num_steps = 30_000
-    with talking_io(path) as (io, inbox), raw_dealer(path, receive_hwm=1) as dealer:
-        dealer.send(encode(AbortRequest([])))
+    with talking_io(path) as (io, inbox), raw_worker(path) as raw:
+        raw.send(encode(AbortRequest([])))
         worker = inbox.get(timeout=PATIENCE_S)
         assert isinstance(worker, Received)
         for i in range(num_steps):
             outputs = [RequestOutput(request_id=name, token_ids=[i]) for name in ("a", "b")]
             io.send((worker.worker, output) for output in outputs)
         io.send([(worker.worker, RequestOutput(request_id=name, finish_reason="stop")) for name in ("a", "b")])
-        received = receive_all(dealer, {"a", "b"})
+        received = receive_all(raw, {"a", "b"})
     assert len(received) < num_steps / 10
     assert all(len(message.outputs) <= 2 for message in received)
     for name in ("a", "b"):
@@ -257,18 +259,18 @@ def test_a_worker_that_does_not_read_gets_merged_outputs(path: Path) -> None:
 
 
 def test_outputs_of_one_step_travel_together(path: Path) -> None:
-    with talking_io(path) as (io, inbox), raw_dealer(path) as dealer:
-        dealer.send(encode(AbortRequest([])))
+    with talking_io(path) as (io, inbox), raw_worker(path) as raw:
+        raw.send(encode(AbortRequest([])))
         worker = inbox.get(timeout=PATIENCE_S)
         assert isinstance(worker, Received)
         io.send([(worker.worker, RequestOutput(request_id=str(i), token_ids=[i])) for i in range(50)])
-        assert len(receive(dealer).outputs) == 50
+        assert len(receive(raw).outputs) == 50
 
 
 def test_an_idle_worker_that_vanished_is_noticed(path: Path) -> None:
     with talking_io(path) as (_, inbox):
-        with raw_dealer(path) as dealer:
-            dealer.send(encode(AbortRequest([])))
+        with raw_worker(path) as raw:
+            raw.send(encode(AbortRequest([])))
             joined = inbox.get(timeout=PATIENCE_S)
         lost = inbox.get(timeout=PATIENCE_S)
     assert isinstance(joined, Received)
@@ -281,31 +283,60 @@ def test_an_idle_worker_that_vanished_is_noticed(path: Path) -> None:
 async def test_malformed_messages_are_dropped(
     client: EngineClient, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with raw_dealer(path) as dealer:
-        for frames in (
-            [b""],
-            [b"\xc1garbage"],
-            [encode(InfoRequest(1)), b"more"],
-            [b"\x91" * 100_000],
-            [os.urandom(99)],
-        ):
-            dealer.send_multipart(frames)
-        dealer.send(encode(InfoRequest(2)))
-        assert b"ready" in dealer.recv()
+    with raw_worker(path) as raw:
+        for message in (b"", b"\xc1garbage", encode(InfoRequest(1)) + b"more", b"\x91" * 100_000, os.urandom(99)):
+            raw.send(message)
+        raw.send(encode(InfoRequest(2)))
+        while not isinstance(decode_reply(reply := raw.receive()), EngineInfo):
+            pass
+        assert b"ready" in reply
     assert sum("malformed" in record.message for record in caplog.records) == 5
     assert tokens_of(await collect(client, make_request())) == counted(3, 5)
 
 
+async def test_what_is_no_message_ends_the_connection(
+    client: EngineClient, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for garbage in (b"\xff" * 8, b"GET / HTTP/1.1\r\nHost: box\r\n\r\n"):
+        with raw_worker(path) as raw:
+            raw.send_bytes(garbage)
+            with pytest.raises(EOFError):
+                raw.receive_all()
+    assert sum("worker dropped" in record.message for record in caplog.records) == 2
+    assert tokens_of(await collect(client, make_request())) == counted(3, 5)
+
+
+async def test_messages_may_come_in_pieces_and_together(client: EngineClient, path: Path) -> None:
+    asked = [pack_frame(encode(InfoRequest(i))) for i in range(20)]
+    with raw_worker(path) as raw:
+        for byte in b"".join(asked[:3]):
+            raw.send_bytes(bytes([byte]))
+        raw.send_bytes(b"".join(asked[3:]))
+        call_ids: list[int] = []
+        while len(call_ids) < len(asked):
+            reply = decode_reply(raw.receive())
+            call_ids += [reply.call_id] if isinstance(reply, EngineInfo) else []
+    assert call_ids == list(range(20))
+
+
 async def test_a_malformed_reply_is_dropped(path: Path) -> None:
-    async with fake_engine(path) as router, connected_client(path) as client:
-        worker, _ = await router.recv_multipart()
-        await router.send_multipart([worker, b"\xc1"])
+    async with fake_engine(path) as engine, connected_client(path) as client:
+        await engine.send(b"\xc1")
         asking = asyncio.ensure_future(client.info(PATIENCE_S))
-        _, question = await router.recv_multipart()
-        request = decode_request(question)
+        request = decode_request(await engine.receive())
         assert isinstance(request, InfoRequest)
-        await router.send_multipart([worker, encode(Status().make_info(request.call_id))])
+        await engine.send(encode(Status().make_info(request.call_id)))
         assert (await asking).phase == "starting"
+
+
+async def test_a_reply_that_is_no_message_is_the_end_of_that_engine(path: Path) -> None:
+    async with fake_engine(path) as engine, connected_client(path) as client:
+        await engine.send(encode(Ping("one")))
+        asking = asyncio.ensure_future(collect(client, make_request()))
+        await engine.receive()
+        await engine.send_bytes(b"\xff" * 9)
+        with pytest.raises(EngineLostError, match="closed"):
+            await asking
 
 
 # Lifetimes
@@ -321,9 +352,16 @@ async def test_nobody_there_is_told_soon(path: Path) -> None:
 
 
 async def test_a_silent_engine_makes_info_time_out(path: Path) -> None:
-    async with fake_engine(path), connected_client(path) as client:
+    async with fake_engine(path) as engine, connected_client(path) as client:
+        await engine.send(encode(Ping("one")))
         with pytest.raises(EngineUnavailableError, match=r"did not answer within 0\.2 s"):
             await client.info(0.2)
+
+
+async def test_an_engine_that_greets_nobody_is_not_there(path: Path) -> None:
+    async with fake_engine(path), connected_client(path, connect_timeout_s=0.05) as client:
+        with pytest.raises(EngineUnavailableError, match="no engine answers"):
+            await collect(client, make_request())
 
 
 async def test_a_client_waits_a_moment_for_its_first_connection(path: Path) -> None:
@@ -335,18 +373,19 @@ async def test_a_client_waits_a_moment_for_its_first_connection(path: Path) -> N
 
 
 async def test_an_engine_with_another_id_ends_what_runs(path: Path) -> None:
-    async with fake_engine(path) as router, connected_client(path) as client:
-        worker, _ = await router.recv_multipart()
+    async with fake_engine(path) as engine, connected_client(path) as client:
+        await engine.send(encode(Ping("one")))
         asking = asyncio.ensure_future(collect(client, make_request()))
-        await router.recv_multipart()
+        await engine.receive()
         for engine_id in ("one", "one", "two"):
-            await router.send_multipart([worker, encode(Ping(engine_id))])
+            await engine.send(encode(Ping(engine_id)))
         with pytest.raises(EngineLostError, match="replaced"):
             await asking
 
 
 async def test_a_silent_engine_is_lost_where_a_timeout_is_set(path: Path) -> None:
-    async with fake_engine(path), connected_client(path, engine_timeout_s=0.3) as client:
+    async with fake_engine(path) as engine, connected_client(path, engine_timeout_s=0.3) as client:
+        await engine.send(encode(Ping("one")))
         with pytest.raises(EngineLostError, match="silent"):
             await collect(client, make_request())
 
@@ -442,36 +481,56 @@ def test_a_missing_folder_is_named(path: Path) -> None:
 # Both ends, raw
 
 
-class raw_dealer:
-    """A worker that speaks ZMQ without our client."""
+class raw_worker:
+    """A worker without our client."""
 
-    def __init__(self, path: Path, receive_hwm: int = 1000) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
-        self._socket.setsockopt(zmq.RCVHWM, receive_hwm)
-        self._socket.connect(f"ipc://{path}")
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_S)
+        self._socket.connect(str(path))
+        self._reader = FrameReader()
+        self._received: list[bytes] = []
 
-    def __enter__(self) -> zmq.Socket[bytes]:
-        return self._socket
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        self._context.destroy(linger=0)
+        self._socket.close()
+
+    def send(self, message: bytes) -> None:
+        self.send_bytes(pack_frame(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self) -> bytes:
+        """Raises EOFError once the engine has closed the connection."""
+        while not self._received:
+            data = self._socket.recv(65536)
+            if not data:
+                raise EOFError
+            self._received = self._reader.feed(data)
+        return self._received.pop(0)
+
+    def receive_all(self) -> None:
+        """Raises EOFError, sooner or later."""
+        while True:
+            self.receive()
 
 
-def receive(dealer: zmq.Socket[bytes]) -> Outputs:
+def receive(raw: raw_worker) -> Outputs:
     while True:
-        reply = decode_reply(dealer.recv())
+        reply = decode_reply(raw.receive())
         if isinstance(reply, Outputs):
             return reply
 
 
-def receive_all(dealer: zmq.Socket[bytes], request_ids: set[str]) -> list[Outputs]:
+def receive_all(raw: raw_worker, request_ids: set[str]) -> list[Outputs]:
     """Until each request has finished."""
     received: list[Outputs] = []
     finished: set[str] = set()
     while finished != request_ids:
-        received.append(receive(dealer))
+        received.append(receive(raw))
         finished |= {output.request_id for output in received[-1].outputs if output.finish_reason}
     return received
 
@@ -492,15 +551,37 @@ class talking_io:
 
 
 class fake_engine:
-    """A ROUTER that says what the test says."""
+    """Says what the test says, to one client."""
 
     def __init__(self, path: Path) -> None:
-        self._context = zmq.asyncio.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.bind(f"ipc://{path}")
+        self._path = path
+        self._joined: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def __aenter__(self) -> zmq.asyncio.Socket:
-        return self._router
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_unix_server(self._talk, self._path)
+        return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._context.destroy(linger=0)
+        self._server.close()
+        if self._joined.done():
+            self._joined.result().close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._joined.done():
+            self._joined.set_result(writer)
+        frames = FrameReader()
+        while data := await reader.read(65536):
+            for message in frames.feed(data):
+                self._messages.put_nowait(message)
+
+    async def send(self, message: bytes) -> None:
+        await self.send_bytes(pack_frame(message))
+
+    async def send_bytes(self, data: bytes) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            (await self._joined).write(data)
+
+    async def receive(self) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._messages.get()
