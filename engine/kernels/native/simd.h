@@ -47,7 +47,7 @@ BB_INLINE float from_bf16(uint16_t x) {
 
 }  // namespace bb
 
-#if defined(__AVX512F__) && defined(__AVX512VNNI__) && !defined(BB_PORTABLE)
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && !defined(BB_PORTABLE)
 #include "simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(BB_PORTABLE)
 #include "simd_avx2.h"

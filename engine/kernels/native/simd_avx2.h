@@ -117,14 +117,13 @@ BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     return {_mm256_add_epi16(sum.lo, _mm256_maddubs_epi16(w.lo, b)),
             _mm256_add_epi16(sum.hi, _mm256_maddubs_epi16(w.hi, b))};
 }
-BB_INLINE I widen(QuadSum s) {
-    const __m256i one = _mm256_set1_epi16(1);
-    return {_mm256_madd_epi16(s.lo, one), _mm256_madd_epi16(s.hi, one)};
+BB_INLINE I widen(QuadSum s, short factor = 1) {
+    const __m256i by = _mm256_set1_epi16(factor);
+    return {_mm256_madd_epi16(s.lo, by), _mm256_madd_epi16(s.hi, by)};
 }
-
 BB_INLINE I join(QuadSum high, QuadSum low) {
-    const I h = widen(high), l = widen(low);
-    return {_mm256_add_epi32(_mm256_slli_epi32(h.lo, 8), l.lo), _mm256_add_epi32(_mm256_slli_epi32(h.hi, 8), l.hi)};
+    const I h = widen(high, 256), l = widen(low);
+    return {_mm256_add_epi32(h.lo, l.lo), _mm256_add_epi32(h.hi, l.hi)};
 }
 
 BB_INLINE __m256i saturate_int16(I a) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8); }

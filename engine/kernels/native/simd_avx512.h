@@ -1,18 +1,22 @@
-// Primitives for AVX-512 with VNNI: one register holds all 16 lanes. Included by simd.h only.
+// Primitives for AVX-512, with or without VNNI: one register holds all 16 lanes. Included by simd.h only.
 #pragma once
 
 #include "simd_x86.h"
 
 namespace bb {
 
+#ifdef __AVX512VNNI__
+constexpr const char* ISA_NAME = "avx512vnni";
+#else
 constexpr const char* ISA_NAME = "avx512";
+#endif
 constexpr int REGISTERS = 32;  // of 16 lanes
 
 struct F { __m512 v; };
 struct I { __m512i v; };
 struct Pairs { __m512i v; };
 struct Quads { __m512i v; };
-struct QuadSum { __m512i v; };
+struct QuadSum { __m512i v; };  // without VNNI 16-bit sums: 15 * 128 * 16 fits
 
 BB_INLINE F zero() { return {_mm512_setzero_ps()}; }
 BB_INLINE F set(float x) { return {_mm512_set1_ps(x)}; }
@@ -65,8 +69,12 @@ BB_INLINE Pairs load_int8_pairs(const uint8_t* p) {
 BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
     int pair;
     std::memcpy(&pair, x, 4);
+#ifdef __AVX512VNNI__
     asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(pair)));
     return sum;
+#else
+    return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(w.v, _mm512_set1_epi32(pair)))};
+#endif
 }
 // For a register that is used more than once: the compiler would load it anew for every use.
 BB_INLINE __m512i load_once(const uint8_t* p) {
@@ -90,11 +98,20 @@ BB_INLINE QuadSum zero_quads() { return {_mm512_setzero_si512()}; }
 BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     int quad;
     std::memcpy(&quad, x, 4);
+#ifdef __AVX512VNNI__
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(quad)));
     return sum;
+#else
+    return {_mm512_add_epi16(sum.v, _mm512_maddubs_epi16(w.v, _mm512_set1_epi32(quad)))};
+#endif
 }
+#ifdef __AVX512VNNI__
 BB_INLINE I widen(QuadSum s) { return {s.v}; }
 BB_INLINE I join(QuadSum high, QuadSum low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 8), low.v)}; }
+#else
+BB_INLINE I widen(QuadSum s, short factor = 1) { return {_mm512_madd_epi16(s.v, _mm512_set1_epi16(factor))}; }
+BB_INLINE I join(QuadSum high, QuadSum low) { return {_mm512_add_epi32(widen(high, 256).v, widen(low).v)}; }
+#endif
 
 BB_INLINE void store_int16(int16_t* p, I a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(a.v)); }
 // 16 values as bytes in the order of QUAD_ORDER.

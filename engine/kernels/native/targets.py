@@ -39,12 +39,11 @@ class Isa:
     features: frozenset[str] = frozenset()
 
 
+_AVX512_FLAGS = ("-march=x86-64-v4", "-mprefer-vector-width=512")
+_AVX512_FEATURES = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
 X86_ISAS = (  # best first
-    Isa(
-        "avx512",
-        ("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512"),
-        frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512_vnni"}),
-    ),
+    Isa("avx512vnni", (*_AVX512_FLAGS, "-mavx512vnni"), _AVX512_FEATURES | {"avx512_vnni"}),
+    Isa("avx512", _AVX512_FLAGS, _AVX512_FEATURES),
     Isa("avx2", ("-march=x86-64-v3",), frozenset({"avx2", "fma", "f16c", "bmi2"})),
     Isa("portable", ("-DBB_PORTABLE",)),
 )
