@@ -14,7 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.admission import Admission
 from engine.config import EngineConfig
@@ -43,7 +43,7 @@ class _StepUnderWay:
 
     planned: PlannedStep
     wait: Callable[[], StepOutput]
-    submitted_s: float = field(default_factory=time.perf_counter)
+    submitted_s: float
 
 
 class EngineCore:
@@ -60,8 +60,10 @@ class EngineCore:
         *,
         journal: Journal | None = None,
         suspects: Suspects | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._runner = runner
+        self._clock = clock  # for how long steps take
         self._journal = journal or Journal()
         self._suspects = suspects or Suspects()
         self._allowance = StepAllowance(config.engine_timeout_s, self._journal.step_seconds, self._journal.keep_seconds)
@@ -182,14 +184,14 @@ class EngineCore:
         step = planned.step
         self._grammars.add_masks(step, planned.requests)
         wait = self._steps.submit(step) if self._steps else functools.partial(self._runner.execute, step)
-        self._under_way.append(_StepUnderWay(planned, wait))
+        self._under_way.append(_StepUnderWay(planned, wait, self._clock()))
 
     def _finish(self) -> list[RequestOutput]:
         """Wait for the oldest step under way and take its result in."""
         oldest = self._under_way.popleft()
         started_s = max(oldest.submitted_s, self._last_result_s)
         result = oldest.wait()
-        self._last_result_s = time.perf_counter()
+        self._last_result_s = self._clock()
         step, seconds = oldest.planned.step, self._last_result_s - started_s
         self._scheduler.observe(step, seconds)
         self._allowance.observe(step.num_tokens, seconds)

@@ -132,6 +132,11 @@ class Request:
         return self.num_computed_tokens + self.num_tokens_under_way
 
     @property
+    def num_left_ahead(self) -> int:
+        """Tokens that are then still to be computed; 1 where it decodes."""
+        return self.num_tokens_ahead - self.num_computed_ahead
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether prompt logprobs are still to be computed and delivered."""
         return self.prompt_logprobs is not None

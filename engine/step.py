@@ -52,6 +52,11 @@ class StepRow:
         """Output tokens before this step, the awaited one included."""
         return len(self.output_token_ids) + self.awaits_token
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the row computes its last known token and, perhaps, a draft."""
+        return self.samples and self.num_scheduled_tokens == 1 + len(self.draft_token_ids)
+
 
 @dataclass(slots=True)
 class StepInput:
@@ -91,6 +96,7 @@ class RunnerInfo:
     eos_token_ids: frozenset[int]
     dtype: str
     device: str
+    context_cost: float = 0.0  # what each token before it adds to a token's work, as a part of that without any
 
 
 class Runner(Protocol):

@@ -41,6 +41,13 @@ class ModelConfig:
             return max(own, int(self.rope.original_max_position_embeddings * self.rope.number("factor", 1.0)))
         return own
 
+    @property
+    def context_cost(self) -> float:
+        """Multiplications of a token with each token before it, as a part of those with the layers' weights."""
+        heads = self.num_attention_heads * self.head_dim
+        projections = self.hidden_size * 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+        return 2 * heads / (projections + 3 * self.hidden_size * self.intermediate_size)
+
 
 def load_model_config(folder: Path) -> ModelConfig:
     """Read config.json and generation_config.json (its EOS ids go before the model's). Raises ConfigError."""

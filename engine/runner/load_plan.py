@@ -160,4 +160,5 @@ def make_info(plan: LoadPlan, num_blocks: int) -> RunnerInfo:
         eos_token_ids=plan.model.eos_token_ids | frozenset(plan.config.extra_eos_token_ids),
         dtype=str(plan.dtype).removeprefix("torch."),
         device=str(plan.device),
+        context_cost=plan.model.context_cost,
     )

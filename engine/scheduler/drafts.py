@@ -12,8 +12,9 @@ from engine.cache.block_tables import BlockTables
 from engine.config import SpeculationConfig
 from engine.request import Request
 from engine.scheduler.plan import StepPlan, StepStats
+from engine.scheduler.step_cost import StepCost
 from engine.speculation.speculator import Speculator
-from engine.step import StepInput, StepRow
+from engine.step import StepRow
 
 MAX_SAMPLED = 64  # positions of a step whose logits are made, should max_num_seqs be less: bounds their memory
 
@@ -21,10 +22,18 @@ MAX_SAMPLED = 64  # positions of a step whose logits are made, should max_num_se
 class DraftPlanner:
     """The scheduler's part of speculation."""
 
-    def __init__(self, config: SpeculationConfig, tables: BlockTables, max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: SpeculationConfig,
+        tables: BlockTables,
+        step_cost: StepCost,
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> None:
         self._max_rows = config.disable_by_batch_size
         self._max_sampled = max(max_num_seqs, MAX_SAMPLED)
         self._tables = tables
+        self._step_cost = step_cost
         self._max_model_len = max_model_len
         self.speculator = Speculator(config)
 
@@ -34,9 +43,9 @@ class DraftPlanner:
         if not num_rows or (self._max_rows is not None and num_rows > self._max_rows):
             return
         room = min(plan.budget, self._max_sampled - num_rows)
-        cost = self.speculator.step_cost.relative_cost(num_rows, plan.num_tokens)
+        cost = self._step_cost.relative_cost(num_rows, plan.num_tokens)
         for row in plan.rows.values():
-            if is_decoding(row) and row.sampling.grammar is None:
+            if row.is_decoding and row.sampling.grammar is None:
                 room -= self._add_draft(row, requests[row.request_id], plan, room, cost)
 
     def take(self, request: Request, row: StepRow, num_accepted: int, stats: StepStats) -> None:
@@ -47,11 +56,6 @@ class DraftPlanner:
         self.speculator.record(request, len(row.draft_token_ids), num_accepted)
         stats.num_draft_tokens += len(row.draft_token_ids)
         stats.draft_lengths_accepted.append(num_accepted)
-
-    def observe(self, step: StepInput, seconds: float) -> None:
-        """Learn what the step's tokens cost."""
-        if all(is_decoding(row) for row in step.rows):
-            self.speculator.step_cost.observe(step.num_tokens, seconds)
 
     def _add_draft(self, row: StepRow, request: Request, plan: StepPlan, room: int, cost: float) -> int:
         # One more token comes out of the step than its draft has.
@@ -64,8 +68,3 @@ class DraftPlanner:
         if draft:
             plan.add_draft(row, draft)
         return len(draft)
-
-
-def is_decoding(row: StepRow) -> bool:
-    """Whether the row computes its last known token and, perhaps, a draft."""
-    return row.samples and row.num_scheduled_tokens == 1 + len(row.draft_token_ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 from engine.cache.block_pool import BlockPool
@@ -23,8 +24,10 @@ from engine.scheduler.drafts import DraftPlanner
 from engine.scheduler.outputs import Update, take_tokens
 from engine.scheduler.plan import PlannedStep, StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
+from engine.scheduler.prompt_time import PromptTime
 from engine.scheduler.quarantine import Quarantine
 from engine.scheduler.step_shares import StepShares
+from engine.scheduler.step_time import StepTime
 from engine.scheduler.stop import StopRule
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
@@ -48,14 +51,22 @@ class Scheduler:
         self._tables = BlockTables(
             BlockPool(info.num_blocks), info.block_size, enable_prefix_caching=config.enable_prefix_caching
         )
+        self._step_time = StepTime(info.context_cost)
         self._drafts = (
-            DraftPlanner(config.speculation, self._tables, config.max_num_seqs, info.max_model_len)
+            DraftPlanner(
+                config.speculation,
+                self._tables,
+                self._step_time.decoding,
+                config.max_num_seqs,
+                info.max_model_len,
+            )
             if config.speculation
             else None
         )
         self._num_deferred = 0
         self._is_blocked = False
         self._shares = StepShares(None, 0)
+        self._prompt_time = PromptTime(None, self._step_time)
         self._stats = StepStats()  # of the step that is being planned
         self.queue_load = self._measure_load()
 
@@ -138,6 +149,7 @@ class Scheduler:
         self._num_deferred = 0
         plan = StepPlan(self._config.max_num_batched_tokens)
         self._shares = self._make_shares()
+        self._prompt_time = self._make_prompt_time()
         is_trial = self._quarantine.take_turn(bool(self._running or self._waiting))
         if not (is_trial and self._plan_trial(plan, now_s)):
             self._plan_running(plan)
@@ -152,8 +164,7 @@ class Scheduler:
 
     def observe(self, step: StepInput, seconds: float) -> None:
         """Learn from the time that a step took to execute."""
-        if self._drafts is not None:
-            self._drafts.observe(step, seconds)
+        self._step_time.observe(step, seconds)
 
     def update(self, planned: PlannedStep, result: StepOutput) -> list[Update]:
         """Take in what the runner computed; returns what there is to deliver, in row order.
@@ -216,7 +227,8 @@ class Scheduler:
                 self._preempt(self._pick_victim(self._running), plan)
             self._quarantine.begin(request)
             self._start(request, len(prefix) * self._tables.block_size, now_s)
-        num_tokens = self._num_schedulable(request.num_tokens_ahead - request.num_computed_tokens, plan.budget)
+        budget = min(plan.budget, self._prompt_time.left(request.num_computed_tokens))
+        num_tokens = self._num_schedulable(request.num_left_ahead, budget)
         while not self._tables.grow(request, request.num_computed_tokens + num_tokens):
             self._preempt(self._pick_victim(self._running), plan)
         plan.add(self._make_row(request, num_tokens))
@@ -236,6 +248,17 @@ class Scheduler:
         is_on = limit > 0 and self._config.enable_chunked_prefill
         return StepShares(self._waiting.pick_favoured(self._running) if is_on else None, limit)
 
+    def _make_prompt_time(self) -> PromptTime:
+        """What is left for prompts of a step that streams wait for."""
+        limit_s = self._config.max_step_ms / 1000
+        if not limit_s or not self._config.enable_chunked_prefill:
+            return PromptTime(None, self._step_time)
+        decoding = Counter(request.tenant for request in self._running if request.num_left_ahead == 1)
+        if not decoding:
+            return PromptTime(None, self._step_time)
+        num_rows = sum(min(count, self._shares.left(tenant)) for tenant, count in decoding.items())
+        return PromptTime(limit_s - self._step_time.decoding.expect(num_rows), self._step_time)
+
     def _plan_running(self, plan: StepPlan) -> None:
         for request in tuple(self._running):
             if plan.budget <= 0:
@@ -244,23 +267,23 @@ class Scheduler:
                 continue
             if request.num_awaited_tokens and self._stop_rule.is_certain(request):
                 continue
-            num_left = request.num_tokens_ahead - request.num_computed_ahead
+            num_left = request.num_left_ahead
             budget = min(self._running_budget(request, num_left, plan), self._shares.left(request.tenant))
             if budget <= 0:
                 continue
             num_tokens = self._num_schedulable(num_left, budget)
             if num_tokens and self._make_room(request, num_tokens, plan):
-                plan.add(self._make_row(request, num_tokens))
-                self._shares.take(request.tenant, num_tokens)
+                self._plan_row(request, num_tokens, plan)
 
     def _running_budget(self, request: Request, num_left: int, plan: StepPlan) -> int:
         """A long prompt leaves half to another tenant who waits, has a place and was served no more."""
         if num_left <= 1 or not self._config.enable_chunked_prefill:
             return plan.budget
+        budget = min(plan.budget, self._prompt_time.left(request.num_computed_ahead))
         has_place = self._waiting and self.num_running < self._config.max_num_seqs
         if has_place and self._waiting.is_due_before(request):
-            return (plan.budget + 1) // 2
-        return plan.budget
+            return (budget + 1) // 2
+        return budget
 
     def _plan_waiting(self, plan: StepPlan, now_s: float) -> None:
         deferred: list[Request] = []
@@ -284,15 +307,23 @@ class Scheduler:
         num_cached_tokens = len(prefix) * self._tables.block_size
         budget = min(plan.budget, self._shares.left(request.tenant))
         num_left = request.num_tokens_ahead - num_cached_tokens
+        if num_left > 1:
+            budget = min(budget, self._prompt_time.left(num_cached_tokens))
         num_tokens = self._num_schedulable(num_left, budget) if budget > 0 else 0
         if not num_tokens or not self._tables.admit(request, prefix):
             return False
         self._waiting.pop()
         self._running.append(request)
         self._start(request, num_cached_tokens, now_s)
-        plan.add(self._make_row(request, num_tokens))
-        self._shares.take(request.tenant, num_tokens)
+        self._plan_row(request, num_tokens, plan)
         return True
+
+    def _plan_row(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
+        row = self._make_row(request, num_tokens)
+        plan.add(row)
+        self._shares.take(request.tenant, num_tokens)
+        if not row.is_decoding:
+            self._prompt_time.take(num_tokens, row.num_computed_tokens)
 
     def _start(self, request: Request, num_cached_tokens: int, now_s: float) -> None:
         request.status = RequestStatus.RUNNING

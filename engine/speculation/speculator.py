@@ -12,7 +12,6 @@ from engine.config import SpeculationConfig
 from engine.request import Request
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.ngram import Match, NgramIndex
-from engine.speculation.step_cost import StepCost
 
 MAX_INDEXED = 4096  # tokens of a request that one step takes into its index, about 2 ms
 
@@ -71,12 +70,12 @@ class Speculator:
     def __init__(self, config: SpeculationConfig) -> None:
         self._config = config
         self._shared = Acceptance()
-        self.step_cost = StepCost()
 
     def propose(self, request: Request, max_tokens: int, relative_cost: float) -> list[int]:
         """What the request's next tokens may be, at most `max_tokens` and no more than pays; [] for no idea.
 
-        `relative_cost` is `StepCost.relative_cost` of the step that the draft would be part of.
+        `relative_cost` is that of one more token in the step that the draft would be part of: what its chance is
+        to be weighed against.
         """
         state = request.speculation
         if state is None:

@@ -12,6 +12,7 @@ DIFFERENT = {
     **{"block_size": 8, "gpu_memory_utilization": 0.5, "num_gpu_blocks_override": 55, "enable_prefix_caching": False},
     **{"enable_chunked_prefill": False, "long_prefill_token_threshold": 11, "scheduling_policy": "priority"},
     **{"seed": 5, "num_threads": 2, "log_level": "debug", "tensor_parallel_size": 4},
+    **{"fair_step_tokens": 7, "max_step_ms": 321},
 }
 
 

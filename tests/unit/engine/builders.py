@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,15 @@ def make_info(**facts: Any) -> RunnerInfo:
     return RunnerInfo(**(defaults | facts))
 
 
-def make_core(*, info: RunnerInfo | None = None, tokens_per_step: int = 1, **knobs: Any) -> EngineCore:
-    return EngineCore(make_config(**knobs), ChainRunner(info or make_info(), tokens_per_step=tokens_per_step))
+def make_core(
+    *,
+    info: RunnerInfo | None = None,
+    tokens_per_step: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+    **knobs: Any,
+) -> EngineCore:
+    runner = ChainRunner(info or make_info(), tokens_per_step=tokens_per_step)
+    return EngineCore(make_config(**knobs), runner, clock=clock)
 
 
 def make_message(prompt: int | list[int], request_id: str | None = None, **fields: Any) -> GenerateRequest:

@@ -225,8 +225,7 @@ class TestMetrics:
 
 def test_steps_of_decoding_rows_teach_the_cost() -> None:
     core = make_drafting_core(4)
-    assert core._scheduler._drafts is not None
-    cost = core._scheduler._drafts.speculator.step_cost
+    cost = core._scheduler._step_time.decoding
     add(core, make_message(6, max_tokens=11))
     core.step()
     assert cost._weight == 0  # a prompt says nothing of drafts

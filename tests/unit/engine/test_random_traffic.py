@@ -5,6 +5,7 @@ The runner checks what each row reads; here every block is accounted for after e
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -157,6 +158,9 @@ def cores(draw: st.DrawFn) -> EngineCore:
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 1, 5])),
     }
+    # Steps of 0.3 to 4 ms each, as the clock has it.
+    clock = itertools.accumulate(itertools.cycle([0.0003, 0.001, 0.004, 0.0005])).__next__
+    knobs["max_step_ms"] = draw(st.sampled_from([0, 1, 3, 20]))
     max_model_len = draw(st.integers(44, 120))
     if draw(st.integers(0, 4)) == 0:
         knobs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": 128}
@@ -169,11 +173,13 @@ def cores(draw: st.DrawFn) -> EngineCore:
     )
     if draw(st.booleans()):
         spoilt = draw(st.integers(1, 9))  # one in so many draft tokens is wrong
-        return make_drafting_core(draw(st.integers(1, 9)), lambda number: number % spoilt == 0, info=info, **knobs)
+        return make_drafting_core(
+            draw(st.integers(1, 9)), lambda number: number % spoilt == 0, info=info, clock=clock, **knobs
+        )
     if draw(st.booleans()):
         make_runner = draw(st.sampled_from([ChainRunner, LateRunner]))
-        return EngineCore(make_config(async_scheduling=True, **knobs), make_runner(info))
-    return make_core(info=info, tokens_per_step=draw(st.sampled_from([1, 1, 1, 3])), **knobs)
+        return EngineCore(make_config(async_scheduling=True, **knobs), make_runner(info), clock=clock)
+    return make_core(info=info, clock=clock, tokens_per_step=draw(st.sampled_from([1, 1, 1, 3])), **knobs)
 
 
 @st.composite

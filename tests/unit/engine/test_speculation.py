@@ -14,7 +14,6 @@ from engine.request import Request, Timeline
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.ngram import NUM_CANDIDATES, NgramIndex
 from engine.speculation.speculator import MAX_INDEXED, Speculator
-from engine.speculation.step_cost import MAX_FIXED_TOKENS, StepCost
 from tests.unit.engine.builders import make_message
 
 
@@ -103,43 +102,6 @@ class TestAcceptance:
             second.record(3, 0, was_wrong=True)
         assert second.chance(3) < 0.4
         assert first.chance(3) > 0.9
-
-
-class TestStepCost:
-    @pytest.mark.parametrize("fixed_tokens", [0.0, 3.0, 25.0])
-    def test_it_finds_the_line(self, fixed_tokens):
-        rng, cost = random.Random(1), StepCost()
-        for _ in range(400):
-            num_tokens = rng.choice([1, 1, 3, 5])
-            cost.observe(num_tokens, 2e-3 * (fixed_tokens + num_tokens) * rng.uniform(0.95, 1.05))
-        assert cost.fixed_tokens == pytest.approx(fixed_tokens, rel=0.15, abs=0.3)
-
-    def test_what_was_found_holds_while_there_is_nothing_to_tell_from(self):
-        cost = StepCost()
-        for num_tokens in [1, 5] * 20:
-            cost.observe(num_tokens, 1e-3 * (7 + num_tokens))
-        for _ in range(2000):
-            cost.observe(1, 8e-3)
-        assert cost.fixed_tokens == pytest.approx(7, rel=0.3)
-
-    def test_free_tokens_are_free(self):
-        cost = StepCost()
-        for num_tokens in [1, 9] * 20:
-            cost.observe(num_tokens, 5e-3)
-        assert cost.fixed_tokens == MAX_FIXED_TOKENS
-
-    def test_a_step_that_was_held_up_hardly_counts(self):
-        cost = StepCost()
-        for num_tokens in [1, 5] * 50:
-            cost.observe(num_tokens, 1e-3 * (4 + num_tokens))
-        cost.observe(1, 10.0)
-        assert 2 < cost.fixed_tokens < 8
-
-    def test_beside_many_rows_a_token_costs_what_it_brings(self):
-        cost = StepCost()
-        costs = [cost.relative_cost(rows, rows) for rows in (1, 4, 16, 64)]
-        assert costs == sorted(costs)
-        assert (costs[0], costs[-1]) == (0.25, pytest.approx(0.955, abs=1e-3))
 
 
 class TestSpeculator:

@@ -1,7 +1,7 @@
 """What one more token costs in a step, from the times that steps took: a straight line, refitted as times come in.
 
-A step of n tokens takes ``a + c * n``. Only a / c matters: the step's fixed part (reading the weights, mostly) counted
-in tokens. Where it is large, guessed tokens ride along almost for free; beside many rows they never do.
+A step of n tokens takes ``a + c * n``. For drafts only a / c matters: the step's fixed part (reading the weights,
+mostly) counted in tokens. Where it is large, guessed tokens ride along almost for free; beside many rows they never do.
 """
 
 from __future__ import annotations
@@ -38,6 +38,13 @@ class StepCost:
         `num_rows` is worth it while it lengthens the step by less than one part in `num_rows`.
         """
         return num_rows / (self.fixed_tokens + num_tokens)
+
+    def expect(self, num_tokens: int) -> float:
+        """Seconds of a step of `num_tokens`; 0 where no step was seen."""
+        if not self._weight:
+            return 0.0
+        mean_n, mean_t = self._n / self._weight, self._t / self._weight
+        return mean_t * (self.fixed_tokens + num_tokens) / (self.fixed_tokens + mean_n)
 
     def _fit(self) -> None:
         mean_n, mean_t = self._n / self._weight, self._t / self._weight
