@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from engine.frames import FrameReader, pack_frame
 
@@ -62,10 +63,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's has its methods, not its base
         if self._is_closed:
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop. What is no message ends the connection, as if the engine had."""
