@@ -60,10 +60,10 @@ class EngineCore:
         *,
         journal: Journal | None = None,
         suspects: Suspects | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
-        self._clock = clock  # for how long steps take
+        self._clock = clock
         self._journal = journal or Journal()
         self._suspects = suspects or Suspects()
         self._allowance = StepAllowance(config.engine_timeout_s, self._journal.step_seconds, self._journal.keep_seconds)
@@ -128,7 +128,7 @@ class EngineCore:
         """
         try:
             self._check(request)
-            state = Request.from_message(request, now_s=time.monotonic(), wall_time_s=time.time())
+            state = Request.from_message(request, now_s=self._clock(), wall_time_s=time.time())
             if self._suspects.must_refuse(state.key, request):
                 return _refuse_poison(request.request_id)
             self._suspect(state)
@@ -153,7 +153,7 @@ class EngineCore:
         on those, none is begun.
         """
         closed = self._take_grammars()
-        planned = self._scheduler.schedule(time.monotonic(), is_ahead=bool(self._under_way))
+        planned = self._scheduler.schedule(self._clock(), is_ahead=bool(self._under_way))
         due = self._under_way[0].planned if self._under_way else planned
         if due is None:
             return closed
@@ -225,7 +225,7 @@ class EngineCore:
         return outputs
 
     def _drop(self, request_ids: Iterable[str], finish_reason: str) -> list[Request]:
-        now_s = time.monotonic()
+        now_s = self._clock()
         dropped = self._scheduler.abort(request_ids, finish_reason)
         for request in dropped:
             self._grammars.discard(request.request_id)
@@ -235,7 +235,7 @@ class EngineCore:
 
     def _update(self, planned: PlannedStep, result: StepOutput) -> list[RequestOutput]:
         updates: list[Update] = self._scheduler.update(planned, result)
-        self.metrics.record_step(planned.stats, updates, time.monotonic())
+        self.metrics.record_step(planned.stats, updates, self._clock())
         for request, output in updates:
             if output.finish_reason is not None:
                 self._suspects.forget(request.key)
@@ -247,7 +247,7 @@ class EngineCore:
         self._admission.check(request)
 
     def _close_resumed(self, request: Request) -> RequestOutput:
-        self.metrics.record_finish(request, time.monotonic())
+        self.metrics.record_finish(request, self._clock())
         self._suspects.forget(request.key)
         return RequestOutput(
             request_id=request.request_id,

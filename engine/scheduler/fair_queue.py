@@ -9,12 +9,17 @@ With one tenant this is plain first come, first served.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.request import Request, RequestStatus
 
 OUTPUT_WEIGHT = 2
 """Prompt tokens that an output token counts as: it takes a row in a step of its own."""
+
+CROWD_WEIGHT = 16
+"""Prompt tokens that a request in hand counts as when a tenant is picked whose steps are whole: the one or two requests
+of a quiet tenant are over before it has had so much more than a crowd.
+"""
 
 
 class FairQueue:
@@ -63,15 +68,20 @@ class FairQueue:
         tenant = self.peek().tenant
         return tenant != request.tenant and self._served[tenant] <= self._served[request.tenant]
 
-    def pick_favoured(self, running: Iterable[Request]) -> str | None:
-        """The tenant that was served least (of two alike: with fewer requests), of those who run or wait.
-
-        None where that is only one.
-        """
+    def count(self, running: Iterable[Request]) -> Counter[str]:
+        """Requests of each tenant that run or wait."""
         crowds = Counter(request.tenant for request in running)
         for tenant, line in self._lines.items():
             crowds[tenant] += len(line)
-        return min(crowds, key=lambda tenant: (self._served[tenant], crowds[tenant])) if len(crowds) > 1 else None
+        for request in self._preempted.values():
+            crowds[request.tenant] += 1
+        return crowds
+
+    def pick_favoured(self, crowds: Mapping[str, int]) -> str | None:
+        """The tenant that was served least, a crowd being handicapped: its steps are long. None of one or none."""
+        if len(crowds) < 2:
+            return None
+        return min(crowds, key=lambda tenant: self._served[tenant] + CROWD_WEIGHT * crowds[tenant])
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Tokens were computed for the request's tenant."""

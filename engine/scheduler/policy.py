@@ -6,7 +6,8 @@ A new policy is a queue, a choice of victim and a line in `POLICIES`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,8 +40,11 @@ class WaitingQueue(Protocol):
     def is_due_before(self, request: Request) -> bool:
         """Whether another tenant waits who has a claim on what `request`, a running one, would take."""
 
-    def pick_favoured(self, running: Iterable[Request]) -> str | None:
-        """The tenant whose steps should be short, if several have work."""
+    def count(self, running: Iterable[Request]) -> Counter[str]:
+        """Requests of each tenant that run or wait, where tenants matter."""
+
+    def pick_favoured(self, crowds: Mapping[str, int]) -> str | None:
+        """Of the tenants who have so many requests, the one whose steps should be short; None where nobody's."""
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Take note of tokens that were computed for a request."""
@@ -92,8 +96,12 @@ class PriorityQueue:
         """What runs goes on."""
         return False
 
-    def pick_favoured(self, running: Iterable[Request]) -> str | None:
+    def count(self, running: Iterable[Request]) -> Counter[str]:
         """None: all are equal but for their priorities."""
+        return Counter()
+
+    def pick_favoured(self, crowds: Mapping[str, int]) -> str | None:
+        """Nobody's."""
         return None
 
     def charge(self, request: Request, num_prompt_tokens: int, num_output_tokens: int) -> None:

@@ -26,12 +26,16 @@ from engine.scheduler.plan import PlannedStep, StepPlan, StepStats
 from engine.scheduler.policy import POLICIES
 from engine.scheduler.prompt_time import PromptTime
 from engine.scheduler.quarantine import Quarantine
+from engine.scheduler.recent_tenants import RecentTenants
 from engine.scheduler.step_shares import StepShares
 from engine.scheduler.step_time import StepTime
 from engine.scheduler.stop import StopRule
 from engine.step import RunnerInfo, StepInput, StepOutput, StepRow
 
 logger = logging.getLogger(__name__)
+
+SHARED_STEP_PART = 0.25
+"""Of `max_step_ms`, for steps while there are several tenants or were lately: one who comes back waits for no more."""
 
 
 class Scheduler:
@@ -66,6 +70,7 @@ class Scheduler:
         self._num_deferred = 0
         self._is_blocked = False
         self._shares = StepShares(None, 0)
+        self._recent_tenants = RecentTenants()
         self._prompt_time = PromptTime(None, self._step_time)
         self._stats = StepStats()  # of the step that is being planned
         self.queue_load = self._measure_load()
@@ -148,7 +153,7 @@ class Scheduler:
         self._stats = StepStats()
         self._num_deferred = 0
         plan = StepPlan(self._config.max_num_batched_tokens)
-        self._shares = self._make_shares()
+        self._shares = self._make_shares(now_s)
         self._prompt_time = self._make_prompt_time()
         is_trial = self._quarantine.take_turn(bool(self._running or self._waiting))
         if not (is_trial and self._plan_trial(plan, now_s)):
@@ -242,19 +247,24 @@ class Scheduler:
     def _stop_waiting(self, request: Request) -> None:
         (self._quarantine if request.num_faults else self._waiting).remove(request)
 
-    def _make_shares(self) -> StepShares:
+    def _make_shares(self, now_s: float) -> StepShares:
         limit = self._config.fair_step_tokens
         # A prompt that must be computed at once cannot be cut to a share.
-        is_on = limit > 0 and self._config.enable_chunked_prefill
-        return StepShares(self._waiting.pick_favoured(self._running) if is_on else None, limit)
+        if not limit or not self._config.enable_chunked_prefill:
+            return StepShares(None, 0)
+        crowds = self._waiting.count(self._running)
+        self._recent_tenants.note(crowds, now_s)
+        return StepShares(self._waiting.pick_favoured(crowds), limit)
 
     def _make_prompt_time(self) -> PromptTime:
-        """What is left for prompts of a step that streams wait for."""
+        """What is left for prompts of a step that streams wait for, or that another tenant may come to wait for."""
         limit_s = self._config.max_step_ms / 1000
-        if not limit_s or not self._config.enable_chunked_prefill:
-            return PromptTime(None, self._step_time)
         decoding = Counter(request.tenant for request in self._running if request.num_left_ahead == 1)
-        if not decoding:
+        if self._recent_tenants.are_several:
+            limit_s *= SHARED_STEP_PART
+        elif not decoding:
+            limit_s = 0.0
+        if not limit_s or not self._config.enable_chunked_prefill:
             return PromptTime(None, self._step_time)
         num_rows = sum(min(count, self._shares.left(tenant)) for tenant, count in decoding.items())
         return PromptTime(limit_s - self._step_time.decoding.expect(num_rows), self._step_time)

@@ -39,7 +39,7 @@ def make_core(
     *,
     info: RunnerInfo | None = None,
     tokens_per_step: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.monotonic,
     **knobs: Any,
 ) -> EngineCore:
     runner = ChainRunner(info or make_info(), tokens_per_step=tokens_per_step)

@@ -101,10 +101,33 @@ def test_a_crowd_takes_a_few_tokens_beside_another_tenant() -> None:
     while quiet.request_id in core._scheduler:
         core.step()
         beside.append(sorted(rows_of(core).values()))
-    short = [rows for rows in beside if len(rows) <= 4]
-    assert len(short) > len(beside) / 2, "as soon as the crowd has had as much as the quiet one's prompt"
+    assert beside == [[1, 1, 1, 1]] * 19, "nor does the crowd first get as much as the quiet one's prompt was"
     outputs = run(core)
     assert set(outputs) == {message.request_id for message in crowd}
+
+
+def test_who_has_had_much_more_than_a_crowd_is_favoured_no_longer() -> None:
+    core = make_core(fair_step_tokens=3, max_num_batched_tokens=256, info=make_info(num_blocks=200))
+    add(core, *(make_message(4, tenant="f", max_tokens=40) for _ in range(4)))
+    core.step()
+    core.step()
+    quiet = make_message(150, tenant="q", max_tokens=40)
+    add(core, quiet)
+    core.step()
+    assert sorted(rows_of(core).values()) == [1, 1, 1, 150]
+    core.step()
+    assert len(rows_of(core)) == 5, "all of the crowd's"
+    step_until(core, lambda: len(rows_of(core)) == 4)
+    run(core)
+
+
+def test_a_preempted_request_counts_as_one_of_its_tenants() -> None:
+    core = make_core(info=make_info(num_blocks=6, block_size=4, max_model_len=24), enable_prefix_caching=False)
+    add_line(core, "aab", prompt=10, max_tokens=10)
+    step_until(core, lambda: core.num_running == 1)
+    scheduler = core._scheduler
+    assert scheduler._waiting.count(scheduler._running) == {"a": 2, "b": 1}
+    run(core)
 
 
 def test_equal_tenants_do_not_hold_each_other_up() -> None:

@@ -10,6 +10,7 @@ import pytest
 from engine.core import EngineCore
 from engine.messages import GenerateRequest
 from engine.scheduler.prompt_time import GRAIN, PromptTime
+from engine.scheduler.recent_tenants import MEMORY_S, RecentTenants
 from engine.scheduler.step_cost import MAX_FIXED_TOKENS, StepCost
 from engine.scheduler.step_time import NUM_RECENT, StepTime
 from engine.step import RunnerInfo, StepInput, StepOutput
@@ -168,6 +169,81 @@ class TestPromptsBesideStreams:
         assert rows_of(core)[long.request_id] == whole // 2
         assert rows_of(core)[quiet.request_id] == 90
         assert machine.steps_s[-1] < 0.21
+
+
+class TestStepsOfSeveralTenants:
+    """A step is short while there may be somebody who comes back and waits for its end."""
+
+    LONG = 3000
+
+    def make(self, machine: Machine, **knobs: object) -> EngineCore:
+        core = make_timed_core(machine, **({"fair_step_tokens": 4} | knobs))
+        begin_stream(core, tenant="f")
+        add(core, make_message(6 * self.LONG, tenant="f"))
+        core.step()
+        return core
+
+    @staticmethod
+    def visit(core: EngineCore) -> None:
+        quiet = make_message(20, max_tokens=3, tenant="q")
+        add(core, quiet)
+        step_until(core, lambda: quiet.request_id not in core._scheduler)
+
+    @staticmethod
+    def longest(core: EngineCore, machine: Machine, num_steps: int = 3) -> float:
+        machine.steps_s.clear()
+        for _ in range(num_steps):
+            core.step()
+        return max(machine.steps_s)
+
+    def test_a_tenant_by_itself_has_whole_steps(self):
+        machine = Machine()
+        assert 0.15 < self.longest(self.make(machine), machine) < 0.21
+
+    def test_another_one_that_was_there_finds_short_steps(self):
+        machine = Machine()
+        core = self.make(machine)
+        self.visit(core)
+        assert 0.03 < self.longest(core, machine) < 0.055
+        machine.now_s += MEMORY_S / 2
+        self.visit(core)
+        machine.now_s += MEMORY_S / 2 + 1
+        assert self.longest(core, machine) < 0.055
+
+    def test_after_a_while_steps_are_whole_again(self):
+        machine = Machine()
+        core = self.make(machine)
+        self.visit(core)
+        core.step()
+        machine.now_s += MEMORY_S + 1
+        assert 0.15 < self.longest(core, machine) < 0.21
+
+    def test_nor_are_prompts_without_a_stream_whole_steps(self):
+        machine = Machine()
+        core = make_timed_core(machine, fair_step_tokens=4)
+        self.visit(core)
+        add(core, make_message(self.LONG, tenant="f"))
+        core.step()
+        assert self.longest(core, machine) < 0.055
+
+    @pytest.mark.parametrize("knobs", [{"fair_step_tokens": 0}, {"scheduling_policy": "priority"}])
+    def test_where_tenants_do_not_matter_nothing_changes(self, knobs):
+        machine = Machine()
+        core = self.make(machine, **knobs)
+        self.visit(core)
+        assert 0.15 < self.longest(core, machine) < 0.21
+
+    def test_who_comes_back_keeps_its_place_in_the_memory(self):
+        recent = RecentTenants()
+        recent.note(["a", "b"], 0.0)
+        recent.note(["a"], MEMORY_S)
+        assert recent.are_several
+        recent.note(["a"], MEMORY_S + 1)
+        assert not recent.are_several
+        recent.note(["c"], 2 * MEMORY_S)
+        assert recent.are_several
+        recent.note([], 4 * MEMORY_S)
+        assert not recent.are_several
 
 
 class TestAChangingMachine:
