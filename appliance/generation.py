@@ -93,7 +93,7 @@ class _Choice:
 
 
 class Generation:
-    """Iterate it for ``(choice index, event)`` in the order in which things happen; leave its context when done.
+    """Iterate it for ``(choice index, its next events)`` in the order of what happens; leave its context when done.
 
     Leaving (or cancelling the iteration) aborts what still runs. Raises APIError subclasses only. ``max_resumes`` is
     how often one choice is taken up again after the engine was lost, ``engine_wait_s`` how long each time to wait for
@@ -122,7 +122,7 @@ class Generation:
         is_text_start = all(id in tokenizer.special_token_ids for id in spec.prompt_token_ids)
         self._choices = [_Choice(i, _make_decoder(tokenizer, spec, is_text_start, make_parser)) for i in range(spec.n)]
         self._group = spec.group or _group_of([spec])
-        self._events = self._run()
+        self._batches = self._run()
         self.num_prompt_tokens = len(spec.prompt_token_ids)
         self.num_cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -154,26 +154,16 @@ class Generation:
 
     async def aclose(self) -> None:
         """Abort what still runs; no task is left behind."""
-        await self._events.aclose()
+        await self._batches.aclose()
 
-    def __aiter__(self) -> Generation:
-        """Itself: a generation is run once."""
-        return self
+    def __aiter__(self) -> AsyncIterator[tuple[int, list[Event]]]:
+        """The one run of this generation."""
+        return self._batches
 
-    async def __anext__(self) -> tuple[int, Event]:
-        """The next event of any choice."""
-        return await self._events.__anext__()
+    def _run(self) -> AsyncGenerator[tuple[int, list[Event]], None]:
+        return self._choice_batches(self._choices[0]) if len(self._choices) == 1 else self._run_all()
 
-    def _run(self) -> AsyncGenerator[tuple[int, Event], None]:
-        return self._run_one(self._choices[0]) if len(self._choices) == 1 else self._run_all()
-
-    async def _run_one(self, choice: _Choice) -> AsyncGenerator[tuple[int, Event], None]:
-        async with aclosing(self._choice_events(choice)) as batches:
-            async for events in batches:
-                for event in events:
-                    yield choice.index, event
-
-    async def _run_all(self) -> AsyncGenerator[tuple[int, Event], None]:
+    async def _run_all(self) -> AsyncGenerator[tuple[int, list[Event]], None]:
         """One task a choice; the queue is short, so that a slow reader makes the engine's client merge outputs."""
         queue: asyncio.Queue[tuple[int, list[Event]] | Exception] = asyncio.Queue(maxsize=len(self._choices))
         tasks = [asyncio.create_task(self._pump(choice, queue)) for choice in self._choices]
@@ -183,10 +173,10 @@ class Generation:
                 item = await queue.get()
                 if isinstance(item, Exception):
                     raise item
-                index, events = item
-                num_running -= not events
-                for event in events:
-                    yield index, event
+                if item[1]:
+                    yield item
+                else:
+                    num_running -= 1
         finally:
             for task in tasks:
                 task.cancel()
@@ -195,46 +185,26 @@ class Generation:
     async def _pump(self, choice: _Choice, queue: asyncio.Queue[tuple[int, list[Event]] | Exception]) -> None:
         """All events of one choice, then an empty list; or the error that ended it."""
         try:
-            async with aclosing(self._choice_events(choice)) as batches:
-                async for events in batches:
-                    await queue.put((choice.index, events))
+            async with aclosing(self._choice_batches(choice)) as batches:
+                async for batch in batches:
+                    await queue.put(batch)
             await queue.put((choice.index, []))
         except Exception as error:
             await queue.put(error)
 
-    async def _choice_events(self, choice: _Choice) -> AsyncGenerator[list[Event], None]:
-        """Non-empty lists of events, until `Finish`."""
-        async with aclosing(self._outputs(choice)) as outputs:
-            async for output in outputs:
-                self._note(output)
-                choice.progress.note(output)
-                events = choice.decoder.feed(output)
-                if choice.decoder.is_finished:
-                    await self._finish(choice, output, events)
-                if events:
-                    yield events
-                if choice.decoder.is_finished:
-                    return
-
-    async def _finish(self, choice: _Choice, output: RequestOutput, events: list[Event]) -> None:
-        """A stop string is only seen here: the engine must be told that there is nothing left to do, and why."""
-        finish = events[-1] if events else None
-        choice.progress.finish_reason = finish.finish_reason if isinstance(finish, Finish) else output.finish_reason
-        if output.finish_reason is None:
-            await self._engine.abort([self._request_id(choice)], "stop")
-
-    def _request_id(self, choice: _Choice) -> str:
-        return f"{self._spec.request_id}-{choice.index}"
-
-    async def _outputs(self, choice: _Choice) -> AsyncGenerator[RequestOutput, None]:
-        """The engine's outputs for one choice, over as many engine lives as allowed."""
+    async def _choice_batches(self, choice: _Choice) -> AsyncGenerator[tuple[int, list[Event]], None]:
+        """Non-empty lists of one choice's events, until `Finish`, over as many engine lives as allowed."""
         while True:
             stream = cast(AsyncGenerator[RequestOutput, None], self._engine.submit(self._request(choice)))
             try:
                 async with aclosing(stream):
                     async for output in stream:
-                        choice.wait_until_s = None
-                        yield output
+                        if events := self._take(choice, output):
+                            if choice.decoder.is_finished:
+                                await self._tell_engine(choice, output)
+                            yield choice.index, events
+                        if choice.decoder.is_finished:
+                            return
                 raise EngineLostError("the engine ended the stream without a finish reason")
             except EngineLostError:
                 self._count_loss(choice)
@@ -242,6 +212,30 @@ class Generation:
                 if not (self._waits_to_begin or choice.progress.num_resumes):
                     raise _unavailable("the model is not ready") from None
             await self._await_engine(choice)
+
+    def _take(self, choice: _Choice, output: RequestOutput) -> list[Event]:
+        """The events of one output of the engine. Raises APIError where it is an error."""
+        choice.wait_until_s = None
+        if output.finish_reason == "error":
+            raise _error_of(output)
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = output.num_cached_tokens
+        if self.prompt_logprobs is None:
+            self.prompt_logprobs = output.prompt_logprobs
+        choice.progress.note(output)
+        events = choice.decoder.feed(output)
+        if choice.decoder.is_finished:
+            finish = events[-1]
+            choice.progress.finish_reason = finish.finish_reason if isinstance(finish, Finish) else output.finish_reason
+        return events
+
+    async def _tell_engine(self, choice: _Choice, output: RequestOutput) -> None:
+        """A stop string is only seen here: the engine must be told that there is nothing left to do, and why."""
+        if output.finish_reason is None:
+            await self._engine.abort([self._request_id(choice)], "stop")
+
+    def _request_id(self, choice: _Choice) -> str:
+        return f"{self._spec.request_id}-{choice.index}"
 
     def _request(self, choice: _Choice) -> GenerateRequest:
         spec, sampling = self._spec, self._spec.sampling
@@ -262,14 +256,6 @@ class Generation:
             group=self._group,
             was_admitted=choice.progress.num_resumes > 0,
         )
-
-    def _note(self, output: RequestOutput) -> None:
-        if output.finish_reason == "error":
-            raise _error_of(output)
-        if self.num_cached_tokens is None:
-            self.num_cached_tokens = output.num_cached_tokens
-        if self.prompt_logprobs is None:
-            self.prompt_logprobs = output.prompt_logprobs
 
     def _count_loss(self, choice: _Choice) -> None:
         """The engine was lost while it worked on the choice. Raises InternalServerError where it was once too often."""

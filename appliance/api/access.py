@@ -24,18 +24,24 @@ _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"
 
 
 class AccessMiddleware:
-    """``logs_params``: another line when a request begins, with what it asks for."""
+    """``logs_params``: another line when a request begins, with what it asks for.
 
-    def __init__(self, app: ASGIApp, *, metrics: ApiMetrics, logs_params: bool = False) -> None:
+    ``lets_bodies_pass``: no middleware cares for the body of an answer, so that a stream may go past all of them.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, metrics: ApiMetrics, logs_params: bool = False, lets_bodies_pass: bool = False
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self._logs_params = logs_params
+        self._lets_bodies_pass = lets_bodies_pass
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes everything on as it is."""
         if scope["type"] != "http" or get_route_path(scope) in QUIET_PATHS:
             return await self.app(scope, receive, send)
-        status, size = 500, 0
+        status, size, state = 500, 0, scope.setdefault("state", {})
 
         async def count(message: Message) -> None:
             nonlocal status, size
@@ -45,11 +51,13 @@ class AccessMiddleware:
                 size += len(message.get("body", b""))
             await send(message)
 
-        with recording(RequestRecord(scope["state"], self._logs_params, receive)) as record:
+        send_body = send if self._lets_bodies_pass else None
+        with recording(RequestRecord(state, self._logs_params, receive, send_body)) as record:
             try:
                 return await self.app(scope, receive, count)
             finally:
                 duration_s = time.monotonic() - record.started_s
+                size += record.num_sent_bytes
                 self._count(scope, status, size, duration_s, record)
                 self._log(scope, status, size, duration_s, record)
 

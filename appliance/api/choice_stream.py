@@ -1,13 +1,13 @@
 """All generations of one HTTP request as one stream of (choice index, event), for streamed and collected answers.
 
-One task a generation pumps events into a queue, so that one slow prompt does not hold the others up and a waiting
-reader can be woken by a timer or by the client's departure without cancelling a generation halfway.
+One task a generation reads its events, so that one slow prompt does not hold the others up and a waiting reader can
+be woken by a timer or by the client's departure without cancelling a generation halfway.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 
 from starlette.requests import ClientDisconnect
@@ -32,6 +32,9 @@ class ChoiceStream:
         self._reader: asyncio.Future[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._write: Callable[[Batch], Awaitable[None]] | None = None
+        self._is_writing = False  # a pump, while the reader sleeps
+        self._is_due = False  # the reader, as soon as that is over
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> ChoiceStream:
@@ -48,24 +51,46 @@ class ChoiceStream:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def write_with(self, write: Callable[[Batch], Awaitable[None]]) -> None:
+        """Have events written where they are read while a reader waits in `get`, which is the shorter way.
+
+        Only where a single choice brings them: what several bring at once is the reader's to put together.
+        """
+        if len(self.generations) == self.n == 1:
+            self._write = write
+
     async def _pump(self, offset: int, generation: Generation) -> None:
         try:
             async with generation:
-                async for index, event in generation:
+                async for index, events in generation:
                     if self._error is not None:
                         break  # the whole request is over
-                    self._batch.append((offset + index, event))
-                    self._wake()
-                    if len(self._batch) >= _HIGH_WATER:
-                        self._room.clear()
-                        await self._room.wait()
+                    batch = [(offset + index, event) for event in events]
+                    if self._write is None or self._reader is None or self._reader.done():
+                        await self._keep(batch)
+                        continue
+                    self._is_writing = True
+                    await self._write(batch)
+                    self._is_writing = False
+                    if self._is_due:
+                        self._wake()
         except Exception as error:
+            self._is_writing = False
             self.fail(error)
         self._running -= 1
         self._wake()
 
+    async def _keep(self, batch: Batch) -> None:
+        self._batch += batch
+        self._wake()
+        if len(self._batch) >= _HIGH_WATER:
+            self._room.clear()
+            await self._room.wait()
+
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
+        """Not while a pump writes: the reader, which may write, too, sleeps on until that is done."""
+        self._is_due = self._is_writing
+        if not self._is_writing and self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     def fail(self, error: BaseException) -> None:

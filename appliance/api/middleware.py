@@ -96,6 +96,16 @@ class CorsMiddleware(CORSMiddleware):
         return refused
 
 
+def _access(settings: Settings, metrics: ApiMetrics) -> Middleware:
+    has_plugins = bool(settings.middleware)  # which may look at every part of an answer, or change it
+    return Middleware(
+        AccessMiddleware,
+        metrics=metrics,
+        logs_params=settings.enable_log_requests,
+        lets_bodies_pass=not has_plugins,
+    )
+
+
 def _tracing(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
     if settings.otlp_traces_endpoint is None:
         return None
@@ -130,8 +140,8 @@ def _limits(settings: Settings, metrics: ApiMetrics) -> Middleware | None:
 
 
 MIDDLEWARE: tuple[Callable[[Settings, ApiMetrics], Middleware | None], ...] = (
+    _access,
     lambda settings, metrics: Middleware(RequestIdMiddleware),
-    lambda settings, metrics: Middleware(AccessMiddleware, metrics=metrics, logs_params=settings.enable_log_requests),
     _tracing,
     _cors,
     lambda settings, metrics: Middleware(ErrorMiddleware),

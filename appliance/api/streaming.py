@@ -9,6 +9,7 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from appliance.api.choice_stream import Batch, ChoiceStream
 from appliance.api.error_handlers import as_api_error, encode_error
+from appliance.api.request_record import RequestRecord, get_record
 from appliance.api.stream_interval import Coalescer
 from appliance.errors import APIError
 
@@ -35,6 +37,23 @@ _encode = msgspec.json.Encoder().encode
 def sse(value: Any) -> bytes:
     """One event."""
     return b"data: " + _encode(value) + b"\n\n"
+
+
+class TextChunk:
+    """One event of which only a text changes; everything around that is encoded once.
+
+    ``value`` has an empty text in its only field of the name ``name``.
+    """
+
+    def __init__(self, value: Any, name: str) -> None:
+        # No string has this in it: there the quotes would be escaped.
+        head, field, self._tail = sse(value).rpartition(f'"{name}":""'.encode())
+        assert field, f"no empty {name}"
+        self._head = head + field[:-2]
+
+    def print(self, text: str) -> bytes:
+        """The same as `sse` of the value with this text."""
+        return self._head + _encode(text) + self._tail
 
 
 def typed_sse(value: dict[str, Any]) -> bytes:
@@ -86,6 +105,7 @@ class EventStreamResponse(Response):
         self._first = first
         self._coalescer = Coalescer(options.interval)
         self._keep_alive_s = options.keep_alive_s
+        self._record: RequestRecord | None = None  # where what goes past the middleware is counted
         self._sent_at = time.monotonic() if first else -math.inf
 
     @classmethod
@@ -117,17 +137,27 @@ class EventStreamResponse(Response):
             await self._stream.__aexit__(None, None, None)
 
     async def _send_events(self, send: Send) -> None:
+        self._send = self._choose_sender(send)
         batch = self._first
+        self._stream.write_with(self._send_batch)
         try:
             while batch is not None:
-                await self._send_batch(batch, send)
+                await self._send_batch(batch)
                 batch = await self._stream.get(self._silence_left_s())
             end = await self._printer.print_end()
         except ClientDisconnect:
             raise
         except Exception as error:
             end = [*self._print_rest(), *self._printer.print_error(as_api_error(error))]
-        await send({"type": "http.response.body", "body": b"".join(end) + self._printer.end, "more_body": True})
+        await self._send_body(b"".join(end) + self._printer.end)
+
+    def _choose_sender(self, send: Send) -> Send:
+        """The shortest way that there is for a body."""
+        record = get_record()
+        if record is None or record.send_body is None:
+            return send
+        self._record = record
+        return record.send_body
 
     def _print_rest(self) -> list[bytes]:
         """Text that still waited when an error came; the error may be the printer's own."""
@@ -136,14 +166,19 @@ class EventStreamResponse(Response):
             return self._printer.print(rest) if rest else []
         return []
 
-    async def _send_batch(self, batch: Batch, send: Send) -> None:
+    async def _send_batch(self, batch: Batch) -> None:
         """Everything that piled up goes out in one write."""
         body = b"".join(self._printer.print(self._coalescer.join(batch))) if batch else b""
         if not body and self._keep_alive_s and time.monotonic() - self._sent_at >= self._keep_alive_s:
             body = self._printer.keep_alive
         if body:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._send_body(body)
             self._sent_at = time.monotonic()
+
+    def _send_body(self, body: bytes) -> Awaitable[None]:
+        if self._record is not None:
+            self._record.num_sent_bytes += len(body)
+        return self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     def _silence_left_s(self) -> float | None:
         if not self._keep_alive_s:

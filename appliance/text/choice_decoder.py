@@ -77,13 +77,15 @@ class ChoiceDecoder:
         return shown, len(ids), None
 
     def _count(self, output: RequestOutput, num_used: int) -> None:
-        ids = output.token_ids[:num_used]
+        ids = output.token_ids if num_used == len(output.token_ids) else output.token_ids[:num_used]
         self.token_ids += ids
         self._pending_ids += ids
         if output.logprobs is not None:
             self._pending_logprobs = (self._pending_logprobs or []) + output.logprobs[:num_used]
 
     def _events(self, text: str, finish: Finish | None) -> list[Event]:
+        if self._parser is None and finish is None:
+            return [self._take_content(text)] if text else []
         events = self._parse(text, finish)
         for event in events:
             if isinstance(event, Content | Reasoning):
@@ -92,8 +94,7 @@ class ChoiceDecoder:
         if finish is not None:
             self.is_finished = True
             if self._pending_ids:
-                self._attach(leftover := Content(""))
-                events.append(leftover)
+                events.append(self._take_content(""))
             if finish.finish_reason == "stop" and self._parser and self._parser.has_calls:
                 finish.finish_reason = "tool_calls"
             events.append(finish)
@@ -107,6 +108,11 @@ class ChoiceDecoder:
             return events
         is_cut = finish.finish_reason != "stop" or isinstance(finish.stop_reason, str)
         return events + self._parser.finish(is_cut=is_cut)
+
+    def _take_content(self, text: str) -> Content:
+        content = Content(text, self._pending_ids, self._pending_logprobs)
+        self._pending_ids, self._pending_logprobs = [], None
+        return content
 
     def _attach(self, event: Content | Reasoning) -> None:
         event.token_ids, event.logprobs = self._pending_ids, self._pending_logprobs

@@ -33,19 +33,21 @@ class Detokenizer:
     ) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_token_ids.difference(kept_special_ids) if skip_special_tokens else frozenset()
-        self._decode = _Utf8Decoder("replace").decode
+        self._decoder = _Utf8Decoder("replace")
         self._leading_spaces = tokenizer.leading_spaces if is_text_start else 0
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; the bytes of an unfinished character wait for the next one."""
         if token_id in self._skipped:
             return ""
-        text = self._decode(self._token_bytes(token_id))
+        data = self._token_bytes(token_id)
+        is_easy = data.isascii() and not self._decoder.buffer  # nearly always, and far less work
+        text = data.decode("ascii") if is_easy else self._decoder.decode(data)
         return self._strip_start(text) if self._leading_spaces and text else text
 
     def flush(self) -> str:
         """The end of the text: what is left of an unfinished character becomes U+FFFD."""
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)
 
     def _strip_start(self, text: str) -> str:
         stripped = text[: self._leading_spaces].lstrip(" ") + text[self._leading_spaces :]

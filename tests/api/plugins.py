@@ -26,6 +26,21 @@ class Stamp:
         await self.app(scope, receive, stamped)
 
 
+class Shout:
+    """An ASGI middleware that changes the body of every answer."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def shout(message: Any) -> None:
+            if "body" in message:
+                message["body"] = message["body"].replace(b" red", b" RED")
+            await send(message)
+
+        await self.app(scope, receive, shout)
+
+
 async def stamp(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     """An HTTP middleware that marks every answer, or fails."""
     if "x-fail" in request.headers:

@@ -32,6 +32,12 @@ async def test_plugins_see_every_answer(plugged: Box, stream: bool) -> None:
         assert len(read_events(response.text)) > 1
 
 
+async def test_a_plugin_sees_every_part_of_a_stream(make_box: MakeBox) -> None:
+    box = await make_box(middleware=("tests.api.plugins.Shout",))
+    text = (await box.chat(stream=True)).text
+    assert (text.count(" RED"), text.count(" red")) == (4, 0)
+
+
 async def test_a_plugins_fault_is_told_in_the_envelope(plugged: Box) -> None:
     response = await plugged.client.get("/v1/models", headers={"x-fail": "1"})
     assert "plugin" not in assert_error(response, 500)

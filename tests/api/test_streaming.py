@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from appliance.api.streaming import TextChunk, sse
 from engine.messages import GenerateRequest, RequestOutput
 from tests.api.conftest import MakeBox
 from tests.api.harness import NAME, AsgiCall, Box, assert_error, read_events
@@ -40,6 +41,37 @@ async def test_b26_role_first_and_finish_once_with_the_last_text(box: Box) -> No
     assert choices[0]["delta"] == {"role": "assistant", "content": ""}
     assert [choice["delta"] for choice in choices[1:]] == [{"content": " red"}] * 4
     assert [choice["finish_reason"] for choice in choices] == [None, None, None, None, "length"]
+
+
+@pytest.mark.parametrize("text", ["red", "", '"content":""', "\\\n\x00\u2028", "你好 😀", "</script>"])
+@pytest.mark.parametrize("id", ["chatcmpl-1", '"content":""', '","content":"'])
+def test_a_chunk_of_which_only_the_text_changes_is_what_the_whole_would_be(text: str, id: str) -> None:
+    def chunk(content: str) -> dict[str, Any]:
+        return {"id": id, "choices": [{"delta": {"content": content}, "name": id}], "last": id}
+
+    assert TextChunk(chunk(""), "content").print(text) == sse(chunk(text))
+
+
+@pytest.mark.parametrize(
+    ("route", "ending", "none"),
+    [("chat", '"finish_reason":"length","stop_reason":null', '"finish_reason":null'),
+     ("complete", '"finish_reason":"length"', '"finish_reason":null')],
+)  # fmt: skip
+async def test_the_chunk_with_the_finish_is_like_those_of_text(box: Box, route: str, ending: str, none: str) -> None:
+    events = (await getattr(box, route)(stream=True, max_tokens=5)).text.split("\n\n")[route == "chat" : -2]
+    assert len(events) == 5
+    assert set(events[:-1]) == {events[-1].replace(ending, none)}
+    assert ending in events[-1]
+
+
+@pytest.mark.parametrize("route", ["chat", "complete"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_byte_of_an_answer_is_counted(box: Box, route: str, stream: bool) -> None:
+    response = await getattr(box, route)(stream=stream)
+    handler = "/v1/chat/completions" if route == "chat" else "/v1/completions"
+    lines = (await box.client.get("/metrics")).text.splitlines()
+    (line,) = [line for line in lines if line.startswith(f'http_response_size_bytes_sum{{handler="{handler}"')]
+    assert float(line.split()[-1]) == len(response.content)
 
 
 async def test_b31_chunk_identity_and_headers(box: Box) -> None:

@@ -97,8 +97,8 @@ def make_generation(engine: ScriptedEngine, *, sampling: SamplingParams | None =
 async def collect(generation: Generation) -> dict[int, list[Event]]:
     events: dict[int, list[Event]] = defaultdict(list)
     async with generation:
-        async for index, event in generation:
-            events[index].append(event)
+        async for index, batch in generation:
+            events[index] += batch
     return events
 
 
@@ -197,9 +197,9 @@ async def test_n_choices_have_their_own_seeds_and_interleave() -> None:
     order = []
     texts: dict[int, str] = defaultdict(str)
     async with generation:
-        async for index, event in generation:
+        async for index, events in generation:
             order.append(index)
-            texts[index] += event.text if isinstance(event, Content) else ""
+            texts[index] += text_of(events)
     seeds = [2**63 - 2, 2**63 - 1, -(2**63)]
     assert [texts[i] for i in range(3)] == [f"Hello {seed}" for seed in seeds]
     assert [request.sampling.prompt_logprobs for request in engine.requests] == [1, None, None]
@@ -213,7 +213,7 @@ async def test_leaving_early_aborts_every_choice_and_leaves_no_task() -> None:
         engine = ScriptedEngine(lambda _: [RequestOutput(request_id="r", token_ids=ids_of("Hello")), asyncio.Event()])
         before = asyncio.all_tasks()
         async with make_generation(engine, n=n) as generation:
-            await anext(generation)
+            await anext(aiter(generation))
             assert engine.num_open == n
         assert engine.num_open == 0
         assert asyncio.all_tasks() == before

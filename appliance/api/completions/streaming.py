@@ -6,9 +6,9 @@ from typing import Any
 
 from appliance.api.choice_stream import Batch
 from appliance.api.completions.serving import ChoicePrinter, CollectedText, CompletionJob
-from appliance.api.streaming import ChunkPrinter, sse
+from appliance.api.streaming import ChunkPrinter, TextChunk, sse
 from appliance.api.usage import make_usage
-from appliance.text.events import Finish
+from appliance.text.events import Content, Finish
 
 
 class CompletionPrinter(ChunkPrinter):
@@ -24,9 +24,17 @@ class CompletionPrinter(ChunkPrinter):
         self._held: Batch = []
         self._needs_empty = job.request.logprobs is not None or job.request.return_token_ids
         self._head = {"id": job.id, "object": "text_completion", "created": job.created, "model": job.model.name}
+        request = job.request
+        has_more = self._needs_empty or self._continuous_usage or request.echo or request.return_prompt_text
+        self._is_plain = not (has_more or request.discards_output)  # all chunks of text differ in it only
+        self._text_chunks: dict[int, TextChunk] = {}
 
     def print(self, batch: Batch) -> list[bytes]:
         """Each event's chunk; a finish joins the chunk of the text right before it."""
+        if self._is_plain and len(batch) == 1:
+            [(index, event)] = batch
+            if type(event) is Content and event.text:
+                return [self._text_chunk(index).print(event.text)]
         if self._waits_for_prompt:
             batch = self._release(batch)
         pieces: list[tuple[int, CollectedText]] = []
@@ -41,6 +49,13 @@ class CompletionPrinter(ChunkPrinter):
                 last[index] = piece
                 pieces.append((index, piece))
         return [self._chunk(index, piece) for index, piece in pieces]
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        known = self._text_chunks.get(index)
+        if known is None:
+            value = {**self._head, "choices": [CollectedText().print(ChoicePrinter(self._job, index))]}
+            known = self._text_chunks[index] = TextChunk(value, "text")
+        return known
 
     def _release(self, batch: Batch) -> Batch:
         """The events of prompts whose logprobs are known; one choice brings them for all choices of its prompt."""
