@@ -85,6 +85,7 @@ class Campaign:
         self._rng = random.Random(seed)
         self._say = say
         self._timeline = Timeline()
+        self._num_told = 0
         self._load = Load(target.box.url, None, make_cases(seed, model), self._timeline, seed)
         self.report = Report(seed, self._load)
 
@@ -102,6 +103,7 @@ class Campaign:
                 await self._break(fault)
                 self.report.minutes = (time.monotonic() - started) / 60
                 self._say(f"{fault.name}: {self.report.progress()}")
+                self._tell_problems()
             self._load.stop()
             await clients
         finally:
@@ -110,6 +112,13 @@ class Campaign:
             await asyncio.gather(clients, half_open, return_exceptions=True)
         await asyncio.to_thread(self._check_rest)
         return self.report
+
+    def _tell_problems(self) -> None:
+        """At once: the run may be long."""
+        problems = self._load.tally.problems
+        for problem in problems[self._num_told :]:
+            self._say(f"PROBLEM {problem}")
+        self._num_told = len(problems)
 
     def _shuffled(self, faults: tuple[Fault, ...]) -> Iterator[Fault]:
         for _ in itertools.count():
