@@ -69,7 +69,7 @@ class Scheduler:
         )
         self._num_deferred = 0
         self._is_blocked = False
-        self._shares = StepShares(None, 0)
+        self._shares = StepShares(None, 0, {})
         self._recent_tenants = RecentTenants()
         self._prompt_time = PromptTime(None, self._step_time)
         self._stats = StepStats()  # of the step that is being planned
@@ -251,10 +251,10 @@ class Scheduler:
         limit = self._config.fair_step_tokens
         # A prompt that must be computed at once cannot be cut to a share.
         if not limit or not self._config.enable_chunked_prefill:
-            return StepShares(None, 0)
+            return StepShares(None, 0, {})
         crowds = self._waiting.count(self._running)
         self._recent_tenants.note(crowds, now_s)
-        return StepShares(self._waiting.pick_favoured(crowds), limit)
+        return StepShares(self._waiting.pick_favoured(crowds), limit, crowds)
 
     def _make_prompt_time(self) -> PromptTime:
         """What is left for prompts of a step that streams wait for, or that another tenant may come to wait for."""

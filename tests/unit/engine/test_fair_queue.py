@@ -203,3 +203,16 @@ def test_a_free_place_that_waits_for_blocks_is_not_free() -> None:
     assert core.queue_load == (1, 12, 0)
     run(core)
     assert core.queue_load == (0, 0, core._scheduler._config.max_num_seqs)
+
+
+def test_a_tenant_with_no_more_requests_is_no_crowd() -> None:
+    core = make_core(fair_step_tokens=2, max_num_batched_tokens=16, info=make_info(num_blocks=200))
+    stream = make_message(2, tenant="a", max_tokens=100)
+    add(core, stream)
+    core.step()
+    prompt = make_message(90, tenant="b", max_tokens=2)
+    add(core, prompt)
+    for _ in range(3):
+        core.step()
+        assert rows_of(core) == {stream.request_id: 1, prompt.request_id: 15}
+    run(core)

@@ -102,3 +102,12 @@ def test_the_flood_loses_little_to_one_who_comes_every_now_and_then():
     beside = run_traffic(1.0, 64, 12, pause_s=2.0)
     rates = [traffic.num_flood_tokens / traffic.machine.now_s for traffic in (by_itself, beside)]
     assert rates[1] > 0.8 * rates[0]
+
+
+@pytest.mark.parametrize("num_others", [1, 2, 8])
+@pytest.mark.parametrize("slowness", [1.0, 4.0])
+def test_nor_beside_a_few(slowness, num_others):
+    """Whose steps a prompt in several pieces must not lose its turn to."""
+    alone = run_traffic(slowness, 0, 5)
+    beside = run_traffic(slowness, num_others, 25)
+    assert max(beside.took_s) < 2.7 * max(alone.took_s)
