@@ -47,7 +47,7 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"  # fcfs, priority
-    fair_step_tokens: int = 0  # of a step that a tenant may take beside the one who was served least; 0 = any number
+    fair_step_tokens: int = 0  # of a step that a crowd may take beside a quieter tenant; 0 = any number
     max_step_ms: int = 0  # that a step with prompt tokens may take while a stream waits for it; 0 = the token budget's
     async_scheduling: bool = False  # plan a step while the one before it is computed
     max_num_queued_reqs: int = 1024  # that wait for a place in the running batch; more are refused
