@@ -93,7 +93,9 @@ BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
     int pair;
     std::memcpy(&pair, x, 4);
     const __m256i b = _mm256_set1_epi32(pair);
-    return {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(w.lo, b)), _mm256_add_epi32(sum.hi, _mm256_madd_epi16(w.hi, b))};
+    add_products(sum.lo, w.lo, b);
+    add_products(sum.hi, w.hi, b);
+    return sum;
 }
 BB_INLINE void load_nibble_pairs(const uint8_t* p, Pairs (&out)[4]) {
     const __m256i a = _mm256_loadu_si256((const __m256i*)p), b = _mm256_loadu_si256((const __m256i*)(p + 32));
@@ -114,8 +116,9 @@ BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     int quad;
     std::memcpy(&quad, x, 4);
     const __m256i b = _mm256_set1_epi32(quad);
-    return {_mm256_add_epi16(sum.lo, _mm256_maddubs_epi16(w.lo, b)),
-            _mm256_add_epi16(sum.hi, _mm256_maddubs_epi16(w.hi, b))};
+    add_byte_products(sum.lo, w.lo, b);
+    add_byte_products(sum.hi, w.hi, b);
+    return sum;
 }
 BB_INLINE I widen(QuadSum s, short factor = 1) {
     const __m256i by = _mm256_set1_epi16(factor);

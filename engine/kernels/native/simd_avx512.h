@@ -71,10 +71,10 @@ BB_INLINE I dot(I sum, Pairs w, const int16_t* x) {
     std::memcpy(&pair, x, 4);
 #ifdef __AVX512VNNI__
     asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(pair)));
-    return sum;
 #else
-    return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(w.v, _mm512_set1_epi32(pair)))};
+    add_products(sum.v, w.v, _mm512_set1_epi32(pair));
 #endif
+    return sum;
 }
 // For a register that is used more than once: the compiler would load it anew for every use.
 BB_INLINE __m512i load_once(const uint8_t* p) {
@@ -100,10 +100,10 @@ BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
     std::memcpy(&quad, x, 4);
 #ifdef __AVX512VNNI__
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(quad)));
-    return sum;
 #else
-    return {_mm512_add_epi16(sum.v, _mm512_maddubs_epi16(w.v, _mm512_set1_epi32(quad)))};
+    add_byte_products(sum.v, w.v, _mm512_set1_epi32(quad));
 #endif
+    return sum;
 }
 #ifdef __AVX512VNNI__
 BB_INLINE I widen(QuadSum s) { return {s.v}; }
