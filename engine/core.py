@@ -203,9 +203,9 @@ class EngineCore:
         """Tell the journal whose requests are in hand: these, those of steps under way, and those whose grammars are
         being compiled.
         """
-        under_way = (request for some in self._under_way for request in some.planned.requests)
+        under_way = [request for some in self._under_way for request in some.planned.requests]
         # Each once: a request is in both of two steps under way.
-        held = dict.fromkeys((*requests, *under_way, *self._grammars.pending))
+        held = dict.fromkeys([*requests, *under_way, *self._grammars.pending])
         in_hand = [(request.key, request.num_output_tokens) for request in held]
         if allowance_s is None:
             self._journal.hold(in_hand)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from engine.request import Request, RequestStatus
 
@@ -20,6 +21,8 @@ CROWD_WEIGHT = 16
 """Prompt tokens that a request in hand counts as when a tenant is picked whose steps are whole: the one or two requests
 of a quiet tenant are over before it has had so much more than a crowd.
 """
+
+_get_tenant = attrgetter("tenant")
 
 
 class FairQueue:
@@ -70,7 +73,7 @@ class FairQueue:
 
     def count(self, running: Iterable[Request]) -> Counter[str]:
         """Requests of each tenant that run or wait."""
-        crowds = Counter(request.tenant for request in running)
+        crowds = Counter(map(_get_tenant, running))
         for tenant, line in self._lines.items():
             crowds[tenant] += len(line)
         for request in self._preempted.values():

@@ -258,6 +258,8 @@ class Scheduler:
 
     def _make_prompt_time(self) -> PromptTime:
         """What is left for prompts of a step that streams wait for, or that another tenant may come to wait for."""
+        if not self._waiting and all(request.num_left_ahead == 1 for request in self._running):
+            return PromptTime(None, self._step_time)  # there are no prompts
         limit_s = self._config.max_step_ms / 1000
         decoding = Counter(request.tenant for request in self._running if request.num_left_ahead == 1)
         if self._recent_tenants.are_several:
