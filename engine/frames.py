@@ -21,7 +21,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that these bytes complete, in order. Raises ValueError where they are no messages."""
-        if not self._buffer and len(data) > _LENGTH.size and _read_length(data, 0) == len(data) - _LENGTH.size:
+        if not self._buffer and data[: _LENGTH.size] == _LENGTH.pack(max(len(data) - _LENGTH.size, 0)):
             return [data[_LENGTH.size :]]  # nearly always: one message, whole
         self._buffer += data
         messages = []

@@ -242,7 +242,8 @@ class EngineClient:
             return
         if isinstance(reply, Outputs):
             self._sort(reply.outputs)
-        elif isinstance(reply, (EngineInfo, MetricsReply, ResetPrefixCacheReply)):
+            return
+        if isinstance(reply, (EngineInfo, MetricsReply, ResetPrefixCacheReply)):
             self._resolve(reply.call_id, reply)
         if isinstance(reply, (EngineInfo, Ping)):
             self._was_ready |= reply.is_ready

@@ -15,7 +15,7 @@ from engine.messages import EngineReply, Outputs, RequestOutput, encode, merge_o
 logger = logging.getLogger(__name__)
 
 SEND_BUFFER_BYTES = 64 * 1024  # small: what a busy worker does not read is merged here, not queued in the kernel
-RECEIVE_BYTES = 256 * 1024  # at a time, then others get a turn
+RECEIVE_BYTES = 64 * 1024  # at a time, then others get a turn
 MAX_REPLIES = 32  # answers kept for a worker that does not read
 Message = RequestOutput | EngineReply
 
