@@ -16,8 +16,9 @@ class Connection(asyncio.Protocol):
     """From the first attempt to connect until the engine is gone.
 
     Never reused for the next engine: a request that was queued for the lost one must not be begun by the next, where
-    nobody waits for it. It counts as connected once the engine has said something, which one that is stopped does not.
-    ``on_disconnected`` comes after all that the engine said, and not after `close`.
+    nobody waits for it. It counts as connected once the engine has said something, which one that is stopped does not;
+    whoever hangs up before that is called again. ``on_disconnected`` comes after all that was read, and not after
+    `close`.
     """
 
     def __init__(
@@ -45,6 +46,10 @@ class Connection(asyncio.Protocol):
                 return
             except OSError:  # nobody there yet
                 await asyncio.sleep(RECONNECT_S)
+
+    async def _connect_again(self) -> None:
+        await asyncio.sleep(RECONNECT_S)
+        await self._connect()
 
     def send(self, data: bytes) -> bool:
         """Queue a message without waiting; False where the engine does not read."""
@@ -75,7 +80,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             return
-        if not self._is_connected and not self._is_closed:
+        if messages and not self._is_connected and not self._is_closed:
             self._is_connected = True
             self._on_connected()
         for message in messages:
@@ -85,6 +90,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the loop."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._on_disconnected()
+        if self._is_closed:
+            return
+        if not self._is_connected:
+            self._reader, self._transport = FrameReader(), None
+            self._connecting = asyncio.create_task(self._connect_again())
+            return
+        self._is_closed = True
+        self._on_disconnected()

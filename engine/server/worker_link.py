@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 SEND_BUFFER_BYTES = 64 * 1024  # small: what a busy worker does not read is merged here, not queued in the kernel
 RECEIVE_BYTES = 64 * 1024  # at a time, then others get a turn
-MAX_REPLIES = 32  # answers kept for a worker that does not read
+MAX_REPLIES = 1024  # answers kept: a worker may ask so much at once, before the first is sent
 Message = RequestOutput | EngineReply
 
 
@@ -55,7 +55,8 @@ class WorkerLink:
             return []
         except OSError:
             data = b""
-        self.is_lost |= not data
+        if not data:
+            self.is_lost = True
         try:
             return self._reader.feed(data)
         except ValueError as error:

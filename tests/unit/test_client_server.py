@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import stat
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
@@ -17,6 +19,7 @@ import msgspec
 import pytest
 
 from engine.client import EngineClient
+from engine.client.connection import RECONNECT_S
 from engine.errors import ConfigError, EngineLostError, EngineUnavailableError
 from engine.frames import FrameReader, pack_frame
 from engine.messages import (
@@ -277,6 +280,18 @@ def test_an_idle_worker_that_vanished_is_noticed(path: Path) -> None:
     assert lost == WorkerLost(joined.worker)
 
 
+def test_a_worker_waits_while_no_file_can_be_opened(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with talking_io(path) as (_, inbox), raw_worker(path) as old, ExitStack() as stack:
+        old.receive()
+        with no_more_files(but=1):
+            new = stack.enter_context(raw_worker(path))
+            while not any("not accepted" in record.message for record in caplog.records):
+                time.sleep(0.01)
+            old.send(encode(AbortRequest([])))
+            assert isinstance(inbox.get(timeout=PATIENCE_S), Received)
+        assert isinstance(decode_reply(new.receive()), Ping)
+
+
 # Garbage
 
 
@@ -307,7 +322,7 @@ async def test_what_is_no_message_ends_the_connection(
 
 
 async def test_messages_may_come_in_pieces_and_together(client: EngineClient, path: Path) -> None:
-    asked = [pack_frame(encode(InfoRequest(i))) for i in range(20)]
+    asked = [pack_frame(encode(InfoRequest(i))) for i in range(100)]
     with raw_worker(path) as raw:
         for byte in b"".join(asked[:3]):
             raw.send_bytes(bytes([byte]))
@@ -316,7 +331,7 @@ async def test_messages_may_come_in_pieces_and_together(client: EngineClient, pa
         while len(call_ids) < len(asked):
             reply = decode_reply(raw.receive())
             call_ids += [reply.call_id] if isinstance(reply, EngineInfo) else []
-    assert call_ids == list(range(20))
+    assert call_ids == list(range(100))
 
 
 async def test_a_malformed_reply_is_dropped(path: Path) -> None:
@@ -362,6 +377,24 @@ async def test_an_engine_that_greets_nobody_is_not_there(path: Path) -> None:
     async with fake_engine(path), connected_client(path, connect_timeout_s=0.05) as client:
         with pytest.raises(EngineUnavailableError, match="no engine answers"):
             await collect(client, make_request())
+
+
+async def test_who_hangs_up_before_a_word_is_called_again_a_moment_later(path: Path) -> None:
+    calls: asyncio.Queue[None] = asyncio.Queue()
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"half")
+        writer.close()
+        calls.put_nowait(None)
+
+    async with connected_client(path, connect_timeout_s=PATIENCE_S) as client:
+        begun_s = time.monotonic()
+        async with await asyncio.start_unix_server(hang_up, path):
+            for _ in range(5):
+                await asyncio.wait_for(calls.get(), PATIENCE_S)
+        assert time.monotonic() - begun_s > 3 * RECONNECT_S
+        with running_engine(path, CountingRunner()):
+            await wait_ready(client)
 
 
 async def test_a_client_waits_a_moment_for_its_first_connection(path: Path) -> None:
@@ -414,6 +447,23 @@ async def test_a_client_leaves_nothing_open(path: Path) -> None:
             await _use_client(path)
         assert (await _num_open_below(before[0]), threading.active_count()) == before
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("num_turns", range(8))
+async def test_a_client_may_be_closed_while_it_connects(path: Path, num_turns: int) -> None:
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, fault: faults.append(fault))
+    with running_engine(path, CountingRunner()):
+        before = await _num_open_below(10_000)
+        async with connected_client(path) as client:
+            asking = asyncio.ensure_future(collect(client, make_request(max_tokens=FOREVER)))
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+        with pytest.raises(EngineUnavailableError):
+            await asking
+        assert await _num_open_below(before) == before
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert faults == []
 
 
 async def _num_open_below(limit: int) -> int:
@@ -516,6 +566,25 @@ class raw_worker:
         """Raises EOFError, sooner or later."""
         while True:
             self.receive()
+
+
+@contextmanager
+def no_more_files(*, but: int) -> Iterator[None]:
+    """This process may open that many files, and no other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1 + but, hard))
+        opened: list[int] = []
+        stack.callback(lambda: [os.close(number) for number in opened])
+        while True:
+            try:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        for _ in range(but):
+            os.close(opened.pop())
+        yield
 
 
 def receive(raw: raw_worker) -> Outputs:
