@@ -191,9 +191,9 @@ class ResetPrefixCacheReply(msgspec.Struct, frozen=True, tag="reset_prefix_cache
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Sent to each known worker about once a second, and when the engine begins or ends to take requests.
+    """A worker's first message; then about once a second, and when the engine begins or ends to take requests.
 
-    Finds out that a worker vanished, tells the others that we live.
+    Tells that the engine lives. A worker that has yet to read other messages is spared it.
     """
 
     engine_id: str

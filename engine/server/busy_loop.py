@@ -1,4 +1,4 @@
-"""The busy loop: takes requests from the inbox, steps the core, hands outputs to the IO thread; no network here.
+"""The busy loop: takes requests from the inbox, steps the core, gives outputs to an outlet; no network here.
 
 It also keeps whose request is whose: the core knows a request by an id of the loop's own, so that two workers may use
 equal ids. Sleeps on the inbox while there is no work. Each turn is a beat in the journal, from which others see
@@ -53,10 +53,10 @@ class Core(Gauges, Protocol):
 
 
 class Outlet(Protocol):
-    """Where outputs go: the IO thread."""
+    """What sends outputs to the workers: `IOThread`."""
 
     def send(self, messages: Iterable[tuple[bytes, RequestOutput | EngineReply]]) -> None:
-        """Hand over; returns at once."""
+        """Send what the workers take now and keep the rest for later; never waits for a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class BusyLoop:
 
     def _abort_worker(self, worker: bytes) -> None:
         core_ids = [core_id for core_id, owner in self._owners.items() if owner.worker == worker]
-        logger.info("worker vanished worker=%s num_aborted=%d", worker.hex(), len(core_ids))
+        logger.info("worker vanished worker=%s num_aborted=%d", worker.decode(), len(core_ids))
         self._abort(core_ids)
 
     def _abort(self, core_ids: list[str], finish_reason: str = "abort") -> None:
@@ -186,4 +186,4 @@ class BusyLoop:
 
 
 def _core_id(worker: bytes, request_id: str) -> str:
-    return f"{worker.hex()}/{request_id}"
+    return f"{worker.decode()}/{request_id}"
