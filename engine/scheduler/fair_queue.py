@@ -9,7 +9,7 @@ With one tenant this is plain first come, first served.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 
 from engine.request import Request, RequestStatus
@@ -46,15 +46,14 @@ class FairQueue:
         """Put back at the front of the tenant's line, or of everything if it was preempted."""
         self._insert(request).move_to_end(request.request_id, last=False)
 
-    def peek(self) -> Request:
-        """The next one."""
-        return next(iter(self._next_line().values()))
+    def peek(self, may_take: Callable[[str], bool]) -> Request | None:
+        """The next one of those whose tenants may take something of the step; a preempted one whether or not."""
+        line = self._next_line(may_take)
+        return None if line is None else next(iter(line.values()))
 
-    def pop(self) -> Request:
+    def pop(self, request: Request) -> None:
         """Remove the next one."""
-        request = self.peek()
         self.remove(request)
-        return request
 
     def remove(self, request: Request) -> None:
         """Remove from anywhere."""
@@ -66,10 +65,15 @@ class FairQueue:
             del self._lines[request.tenant]
             self._last_tenant = request.tenant
 
-    def is_due_before(self, request: Request) -> bool:
-        """Whether the next one is of another tenant, who was served no more than that of `request`."""
-        tenant = self.peek().tenant
-        return tenant != request.tenant and self._served[tenant] <= self._served[request.tenant]
+    def is_due_before(self, request: Request, head: Request) -> bool:
+        """Whether the head is of another tenant, who was served no more than that of `request`."""
+        return head.tenant != request.tenant and self._served[head.tenant] <= self._served[request.tenant]
+
+    def must_share(self, request: Request, tenants: Iterable[str]) -> bool:
+        """Whether one of these is another tenant. All of a prompt is charged when it begins, so who was served less
+        tells nothing of two that are being computed.
+        """
+        return any(tenant != request.tenant for tenant in tenants)
 
     def count(self, running: Iterable[Request]) -> Counter[str]:
         """Requests of each tenant that run or wait."""
@@ -110,10 +114,11 @@ class FairQueue:
     def _least_served(self) -> int:
         return min((self._served[tenant] for tenant in self._lines), default=self._served[self._last_tenant])
 
-    def _next_line(self) -> OrderedDict[str, Request]:
+    def _next_line(self, may_take: Callable[[str], bool]) -> OrderedDict[str, Request] | None:
         if self._preempted:
             return self._preempted
-        return min(self._lines.values(), key=self._turn)
+        lines = (line for tenant, line in self._lines.items() if may_take(tenant))
+        return min(lines, key=self._turn, default=None)
 
     def _turn(self, line: OrderedDict[str, Request]) -> tuple[int, int, int]:
         head = next(iter(line.values()))

@@ -28,17 +28,20 @@ class WaitingQueue(Protocol):
     def push_front(self, request: Request) -> None:
         """Put back one that was scheduled or at the head before."""
 
-    def peek(self) -> Request:
-        """The head; the queue is not empty."""
+    def peek(self, may_take: Callable[[str], bool]) -> Request | None:
+        """The head, where tenants matter the first whose tenant may take something; the queue is not empty."""
 
-    def pop(self) -> Request:
-        """Remove the head; the queue is not empty."""
+    def pop(self, request: Request) -> None:
+        """Remove the head, as `peek` said."""
 
     def remove(self, request: Request) -> None:
         """Remove a request from anywhere."""
 
-    def is_due_before(self, request: Request) -> bool:
-        """Whether another tenant waits who has a claim on what `request`, a running one, would take."""
+    def is_due_before(self, request: Request, head: Request) -> bool:
+        """Whether the head has a claim on what `request`, a running one, would take."""
+
+    def must_share(self, request: Request, tenants: Iterable[str]) -> bool:
+        """Whether `request`, a running one, must leave something to one of these, whose prompts run as well."""
 
     def count(self, running: Iterable[Request]) -> Counter[str]:
         """Requests of each tenant that run or wait, where tenants matter."""
@@ -74,26 +77,28 @@ class PriorityQueue:
 
     push_front = push
 
-    def peek(self) -> Request:
+    def peek(self, may_take: Callable[[str], bool]) -> Request:
         """The best one."""
         while self._requests.get(self._heap[0][1].request_id) is not self._heap[0][1]:
             heapq.heappop(self._heap)
         return self._heap[0][1]
 
-    def pop(self) -> Request:
+    def pop(self, request: Request) -> None:
         """Remove the best one."""
-        request = self.peek()
         heapq.heappop(self._heap)
         self.remove(request)
-        return request
 
     def remove(self, request: Request) -> None:
         """Remove from anywhere."""
         del self._requests[request.request_id]
         self.num_tokens -= request.num_tokens
 
-    def is_due_before(self, request: Request) -> bool:
+    def is_due_before(self, request: Request, head: Request) -> bool:
         """What runs goes on."""
+        return False
+
+    def must_share(self, request: Request, tenants: Iterable[str]) -> bool:
+        """Who began first goes on."""
         return False
 
     def count(self, running: Iterable[Request]) -> Counter[str]:

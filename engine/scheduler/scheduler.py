@@ -71,6 +71,7 @@ class Scheduler:
         self._is_blocked = False
         self._shares = StepShares(None, 0, {})
         self._recent_tenants = RecentTenants()
+        self._prompting: Counter[str] = Counter()  # prompts of each tenant that run and are still to be planned
         self._prompt_time = PromptTime(None, self._step_time)
         self._stats = StepStats()  # of the step that is being planned
         self.queue_load = self._measure_load()
@@ -154,8 +155,10 @@ class Scheduler:
         self._num_deferred = 0
         plan = StepPlan(self._config.max_num_batched_tokens)
         self._shares = self._make_shares(now_s)
-        self._prompt_time = self._make_prompt_time()
         is_trial = self._quarantine.take_turn(bool(self._running or self._waiting))
+        self._prompting = Counter(request.tenant for request in self._running if request.num_left_ahead > 1)
+        has_prompts = is_trial or self._waiting or self._prompting
+        self._prompt_time = self._make_prompt_time() if has_prompts else PromptTime(None, self._step_time)
         if not (is_trial and self._plan_trial(plan, now_s)):
             self._plan_running(plan)
             if not self._stats.num_preemptions:
@@ -258,8 +261,6 @@ class Scheduler:
 
     def _make_prompt_time(self) -> PromptTime:
         """What is left for prompts of a step that streams wait for, or that another tenant may come to wait for."""
-        if not self._waiting and all(request.num_left_ahead == 1 for request in self._running):
-            return PromptTime(None, self._step_time)  # there are no prompts
         limit_s = self._config.max_step_ms / 1000
         decoding = Counter(request.tenant for request in self._running if request.num_left_ahead == 1)
         if self._recent_tenants.are_several:
@@ -288,27 +289,39 @@ class Scheduler:
                 self._plan_row(request, num_tokens, plan)
 
     def _running_budget(self, request: Request, num_left: int, plan: StepPlan) -> int:
-        """A long prompt leaves half to another tenant who waits, has a place and was served no more."""
+        """A long prompt leaves half to one of another tenant that runs, too, or that waits, has a place and whose
+        tenant was served no more.
+        """
         if num_left <= 1 or not self._config.enable_chunked_prefill:
             return plan.budget
+        self._prompting[request.tenant] -= 1
         budget = min(plan.budget, self._prompt_time.left(request.num_computed_ahead))
+        return (budget + 1) // 2 if budget > 1 and self._leaves_half(request) else budget
+
+    def _leaves_half(self, request: Request) -> bool:
+        others = (tenant for tenant, count in self._prompting.items() if count and self._shares.is_whole(tenant))
+        if self._waiting.must_share(request, others):
+            return True
         has_place = self._waiting and self.num_running < self._config.max_num_seqs
-        if has_place and self._waiting.is_due_before(request):
-            return (budget + 1) // 2
-        return budget
+        head = self._waiting.peek(self._shares.is_left) if has_place else None
+        return head is not None and self._waiting.is_due_before(request, head)
 
     def _plan_waiting(self, plan: StepPlan, now_s: float) -> None:
         deferred: list[Request] = []
         while self._waiting and plan.budget > 0 and self.num_running < self._config.max_num_seqs:
-            request = self._waiting.peek()
+            request = self._waiting.peek(self._shares.is_left)
+            if request is None:
+                break
             # A preempted one stands before all others, but not in their way while its tenant's share is used up.
             is_out_of_turn = request.status is RequestStatus.PREEMPTED and self._shares.left(request.tenant) <= 0
             if request.awaits_grammar or is_out_of_turn:
-                deferred.append(self._waiting.pop())
+                self._waiting.pop(request)
+                deferred.append(request)
                 continue
             prefix = self._tables.find_prefix(request)
             if self._tables.is_being_computed(request, len(prefix)):
-                deferred.append(self._waiting.pop())
+                self._waiting.pop(request)
+                deferred.append(request)
             elif not self._admit(request, prefix, plan, now_s):
                 break
         self._num_deferred = len(deferred)
@@ -324,7 +337,7 @@ class Scheduler:
         num_tokens = self._num_schedulable(num_left, budget) if budget > 0 else 0
         if not num_tokens or not self._tables.admit(request, prefix):
             return False
-        self._waiting.pop()
+        self._waiting.pop(request)
         self._running.append(request)
         self._start(request, num_cached_tokens, now_s)
         self._plan_row(request, num_tokens, plan)

@@ -25,6 +25,14 @@ class StepShares:
             return sys.maxsize
         return self._limit - self._taken.get(tenant, 0)
 
+    def is_whole(self, tenant: str) -> bool:
+        """Whether the tenant may take all of the step."""
+        return tenant not in self._limited
+
+    def is_left(self, tenant: str) -> bool:
+        """Whether the tenant may still take anything."""
+        return self.left(tenant) > 0
+
     def take(self, tenant: str, num_tokens: int) -> None:
         """They were planned."""
         self._taken[tenant] = self._taken.get(tenant, 0) + num_tokens

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.core import EngineCore
 from engine.messages import GenerateRequest
 from tests.unit.engine.builders import add, make_core, make_info, make_message, rows_of, run, step_until
@@ -83,6 +85,63 @@ def test_a_long_prompt_leaves_half_of_a_step_to_another_tenant() -> None:
     add(core, quiet)
     core.step()
     assert rows_of(core) == {long.request_id: 8, quiet.request_id: 8}
+    run(core)
+
+
+@pytest.mark.parametrize(("policy", "pieces"), [("fcfs", [8, 8, 8, 8, 8]), ("priority", [10, 16, 14])])
+def test_nor_does_it_stop_anothers_prompt_that_has_begun(policy: str, pieces: list[int]) -> None:
+    """Though all of a prompt is charged when it begins: the newcomer then seems to have had more."""
+    core = make_core(max_num_batched_tokens=16, scheduling_policy=policy, info=make_info(num_blocks=200))
+    long = make_message(150, tenant="f", max_tokens=1)
+    add(core, long)
+    core.step()
+    quiet = make_message(40, tenant="q", max_tokens=1)
+    add(core, quiet)
+    step_until(core, lambda: quiet.request_id not in core._scheduler)
+    assert [rows_of(core, index)[quiet.request_id] for index in range(-len(pieces), 0)] == pieces
+    assert (long.request_id in core._scheduler) == (policy == "fcfs"), "under priority who began first goes on"
+    run(core)
+
+
+def test_prompts_of_three_tenants_go_on_together() -> None:
+    core = make_core(max_num_batched_tokens=16, info=make_info(num_blocks=200))
+    messages = [make_message(100, tenant=tenant, max_tokens=1) for tenant in "abc"]
+    add(core, messages[0])
+    core.step()
+    add(core, *messages[1:])
+    for _ in range(3):
+        core.step()
+    assert [rows_of(core)[message.request_id] for message in messages] == [8, 4, 4]
+    run(core)
+
+
+def test_a_prompt_leaves_a_crowds_prompt_its_few_tokens_at_most() -> None:
+    core = make_core(fair_step_tokens=4, max_num_batched_tokens=32, info=make_info(num_blocks=300))
+    quiet = make_message(150, tenant="q", max_tokens=1)
+    add(core, quiet)
+    core.step()
+    add(core, *(make_message(20, tenant="f", max_tokens=1) for _ in range(12)))
+    core.step()
+    core.step()
+    assert rows_of(core)[quiet.request_id] == 32
+    assert sum(rows_of(core).values()) == 32
+    run(core)
+
+
+def test_who_is_next_but_has_had_its_share_is_in_nobodys_way() -> None:
+    core = make_core(fair_step_tokens=3, max_num_batched_tokens=64, info=make_info(num_blocks=200))
+    add_line(core, "ffff", max_tokens=40)
+    core.step()
+    add_line(core, "q", prompt=60, max_tokens=1)  # it has had more than the crowd, but not much more
+    core.step()
+    add_line(core, "qffff", max_tokens=9)
+    core.step()
+    add_line(core, "ff", max_tokens=9)
+    [quiet] = add_line(core, "r", prompt=6, max_tokens=4)
+    core._scheduler._waiting.charge(core._scheduler._requests[quiet.request_id], 10, 0)
+    assert core._scheduler._waiting.peek(lambda tenant: True).tenant == "f"
+    core.step()
+    assert rows_of(core)[quiet.request_id] == 6
     run(core)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from engine.core import EngineCore
 from engine.messages import GenerateRequest
+from engine.request import Request
 from engine.scheduler.prompt_time import GRAIN, PromptTime
 from engine.scheduler.recent_tenants import MEMORY_S, RecentTenants
 from engine.scheduler.step_cost import MAX_FIXED_TOKENS, StepCost
@@ -134,6 +135,37 @@ class TestPromptsBesideStreams:
         assert rows_of(core)[long.request_id] == whole // 2
         assert rows_of(core)[quiet.request_id] == 90
         assert machine.steps_s[-1] < 0.21
+
+    @pytest.mark.parametrize("token_s", [0.0008, 0.0032, 0.1])
+    def test_and_so_it_stays_until_the_others_prompt_is_computed(self, token_s):
+        core = make_timed_core(Machine(token_s=token_s), fair_step_tokens=4)
+        long, quiet = make_message(9000, tenant="f"), make_message(110, tenant="q")
+        add(core, long)
+        core.step()
+        add(core, quiet)
+        core.step()
+        first = len(core._runner.steps) - 1
+        step_until(core, lambda: rows_of(core).get(quiet.request_id) == 1)
+        pieces = [rows_of(core, index) for index in range(first, len(core._runner.steps) - 2)]
+        assert all(rows[quiet.request_id] >= GRAIN // 2 for rows in pieces)
+        assert all(rows[long.request_id] >= GRAIN // 2 for rows in pieces)
+
+    def test_a_suspects_prompt_is_cut_as_any_other(self, monkeypatch):
+        machine = Machine()
+        core = make_timed_core(machine)
+        begin_stream(core)
+        compute_prompt(core, 100)
+        suspect = make_message(1000, max_tokens=1)
+
+        def suspect_it(request: Request) -> None:
+            request.num_faults, request.trial_end = 1, 4
+
+        monkeypatch.setattr(core, "_suspect", suspect_it)
+        add(core, suspect)
+        machine.steps_s.clear()
+        step_until(core, lambda: suspect.request_id not in core._scheduler)
+        assert len(machine.steps_s) > 7, "in turn with the stream"
+        assert max(machine.steps_s) < 0.21
 
 
 class TestStepsOfSeveralTenants:
