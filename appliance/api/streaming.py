@@ -9,7 +9,7 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from appliance.api.error_handlers import as_api_error, encode_error
 from appliance.api.request_record import RequestRecord, get_record
 from appliance.api.stream_interval import Coalescer
 from appliance.errors import APIError
+from appliance.text.events import Content
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -54,6 +55,27 @@ class TextChunk:
     def print(self, text: str) -> bytes:
         """The same as `sse` of the value with this text."""
         return self._head + _encode(text) + self._tail
+
+
+class TextChunks:
+    """Of all choices of a request: ``make_value`` gives a choice's `TextChunk` its value."""
+
+    def __init__(self, make_value: Callable[[int], Any], name: str) -> None:
+        self._make_value = make_value
+        self._name = name
+        self._chunks: dict[int, TextChunk] = {}
+
+    def print(self, batch: Batch) -> list[bytes]:
+        """The chunk of a batch that is one text; [] for any other, which has to be printed the general way."""
+        if len(batch) != 1:
+            return []
+        [(index, event)] = batch
+        if type(event) is not Content or not event.text:
+            return []
+        chunk = self._chunks.get(index)
+        if chunk is None:
+            chunk = self._chunks[index] = TextChunk(self._make_value(index), self._name)
+        return [chunk.print(event.text)]
 
 
 def typed_sse(value: dict[str, Any]) -> bytes:

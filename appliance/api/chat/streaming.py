@@ -11,7 +11,7 @@ from appliance.api.chat.serving import print_prompt_fields
 from appliance.api.choice_stream import Batch
 from appliance.api.conversation.job import ChatJob
 from appliance.api.logprobs import chat_logprobs
-from appliance.api.streaming import ChunkPrinter, TextChunk, sse
+from appliance.api.streaming import ChunkPrinter, TextChunks, sse
 from appliance.api.usage import make_usage
 from appliance.text.events import Content, Event, Finish, Reasoning, ToolCallArguments, ToolCallStart
 
@@ -35,14 +35,12 @@ class ChatPrinter(ChunkPrinter):
         if not include_usage:
             self._head["system_fingerprint"] = job.model.system_fingerprint
         self._is_plain = not (self._needs_empty or self._continuous_usage)  # all chunks of text differ in it only
-        self._text_chunks: dict[int, TextChunk] = {}
+        self._text_chunks = TextChunks(self._text_value, "content")
 
     def print(self, batch: Batch) -> list[bytes]:
         """Each event's chunk; a finish joins the chunk of the text right before it."""
-        if self._is_plain and self._opened and len(batch) == 1:
-            [(index, event)] = batch
-            if type(event) is Content and event.text:
-                return [self._text_chunk(index).print(event.text)]
+        if self._is_plain and self._opened and (printed_text := self._text_chunks.print(batch)):
+            return printed_text
         chunks = [] if self._opened else self._open()
         last: dict[int, dict[str, Any]] = {}
         printed: list[tuple[int, dict[str, Any]]] = []
@@ -56,12 +54,8 @@ class ChatPrinter(ChunkPrinter):
                 printed.append((self._num_tokens[index], choice))
         return chunks + [self._chunk(choice, count) for count, choice in printed]
 
-    def _text_chunk(self, index: int) -> TextChunk:
-        known = self._text_chunks.get(index)
-        if known is None:
-            value = {**self._head, "choices": [_choice(index, {"content": ""})]}
-            known = self._text_chunks[index] = TextChunk(value, "content")
-        return known
+    def _text_value(self, index: int) -> dict[str, Any]:
+        return {**self._head, "choices": [_choice(index, {"content": ""})]}
 
     async def print_end(self) -> list[bytes]:
         """The usage of all choices."""

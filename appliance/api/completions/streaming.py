@@ -6,9 +6,9 @@ from typing import Any
 
 from appliance.api.choice_stream import Batch
 from appliance.api.completions.serving import ChoicePrinter, CollectedText, CompletionJob
-from appliance.api.streaming import ChunkPrinter, TextChunk, sse
+from appliance.api.streaming import ChunkPrinter, TextChunks, sse
 from appliance.api.usage import make_usage
-from appliance.text.events import Content, Finish
+from appliance.text.events import Finish
 
 
 class CompletionPrinter(ChunkPrinter):
@@ -27,14 +27,12 @@ class CompletionPrinter(ChunkPrinter):
         request = job.request
         has_more = self._needs_empty or self._continuous_usage or request.echo or request.return_prompt_text
         self._is_plain = not (has_more or request.discards_output)  # all chunks of text differ in it only
-        self._text_chunks: dict[int, TextChunk] = {}
+        self._text_chunks = TextChunks(self._text_value, "text")
 
     def print(self, batch: Batch) -> list[bytes]:
         """Each event's chunk; a finish joins the chunk of the text right before it."""
-        if self._is_plain and len(batch) == 1:
-            [(index, event)] = batch
-            if type(event) is Content and event.text:
-                return [self._text_chunk(index).print(event.text)]
+        if self._is_plain and (printed_text := self._text_chunks.print(batch)):
+            return printed_text
         if self._waits_for_prompt:
             batch = self._release(batch)
         pieces: list[tuple[int, CollectedText]] = []
@@ -50,12 +48,8 @@ class CompletionPrinter(ChunkPrinter):
                 pieces.append((index, piece))
         return [self._chunk(index, piece) for index, piece in pieces]
 
-    def _text_chunk(self, index: int) -> TextChunk:
-        known = self._text_chunks.get(index)
-        if known is None:
-            value = {**self._head, "choices": [CollectedText().print(ChoicePrinter(self._job, index))]}
-            known = self._text_chunks[index] = TextChunk(value, "text")
-        return known
+    def _text_value(self, index: int) -> dict[str, Any]:
+        return {**self._head, "choices": [CollectedText().print(ChoicePrinter(self._job, index))]}
 
     def _release(self, batch: Batch) -> Batch:
         """The events of prompts whose logprobs are known; one choice brings them for all choices of its prompt."""
