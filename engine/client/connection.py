@@ -38,18 +38,15 @@ class Connection(asyncio.Protocol):
         self._is_closed = False
         self._connecting = asyncio.create_task(self._connect())
 
-    async def _connect(self) -> None:
+    async def _connect(self, wait_s: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(wait_s)
             try:
                 await loop.create_unix_connection(lambda: self, self._address)
                 return
             except OSError:  # nobody there yet
-                await asyncio.sleep(RECONNECT_S)
-
-    async def _connect_again(self) -> None:
-        await asyncio.sleep(RECONNECT_S)
-        await self._connect()
+                wait_s = RECONNECT_S
 
     def send(self, data: bytes) -> bool:
         """Queue a message without waiting; False where the engine does not read."""
@@ -94,7 +91,7 @@ class Connection(asyncio.Protocol):
             return
         if not self._is_connected:
             self._reader, self._transport = FrameReader(), None
-            self._connecting = asyncio.create_task(self._connect_again())
+            self._connecting = asyncio.create_task(self._connect(RECONNECT_S))
             return
         self._is_closed = True
         self._on_disconnected()
