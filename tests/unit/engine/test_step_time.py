@@ -244,13 +244,19 @@ class TestStepsOfSeveralTenants:
 
 
 class TestAChangingMachine:
-    def test_a_step_that_was_held_up_changes_nothing(self):
+    @staticmethod
+    def make(num_steps):
+        """So many steps of a long prompt beside a stream are over."""
         machine = Machine()
         core = make_timed_core(machine)
         begin_stream(core)
         add(core, make_message(12000, max_tokens=1))
-        for _ in range(4):
+        for _ in range(num_steps):
             core.step()
+        return machine, core
+
+    def test_a_step_that_was_held_up_changes_nothing(self):
+        machine, core = self.make(num_steps=4)
         machine.slowness = 20.0
         core.step()
         machine.slowness = 1.0
@@ -259,12 +265,7 @@ class TestAChangingMachine:
         assert min(machine.steps_s[-10:]) > 0.15
 
     def test_one_that_became_slower_is_noticed_in_a_few_steps(self):
-        machine = Machine()
-        core = make_timed_core(machine)
-        begin_stream(core)
-        add(core, make_message(12000, max_tokens=1))
-        for _ in range(12):
-            core.step()
+        machine, core = self.make(num_steps=12)
         machine.slowness = 3.0
         for _ in range(15):
             core.step()
