@@ -249,7 +249,7 @@ class Generation:
             prompt_token_ids=spec.prompt_token_ids,
             sampling=msgspec.structs.replace(sampling, **changes) if changes else sampling,
             resumed_token_ids=list(choice.decoder.token_ids),
-            arrival_time=spec.arrival_time or time.time(),
+            arrival_time=spec.arrival_time or time.monotonic(),
             priority=spec.priority,
             cache_salt=spec.cache_salt,
             tenant=spec.tenant,

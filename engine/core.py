@@ -128,7 +128,7 @@ class EngineCore:
         """
         try:
             self._check(request)
-            state = Request.from_message(request, now_s=self._clock(), wall_time_s=time.time())
+            state = Request.from_message(request, now_s=self._clock())
             if self._suspects.must_refuse(state.key, request):
                 return _refuse_poison(request.request_id)
             self._suspect(state)

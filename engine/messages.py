@@ -75,7 +75,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     prompt_token_ids: list[int]
     sampling: SamplingParams
     resumed_token_ids: list[int] = []
-    arrival_time: float = 0.0  # seconds since the epoch; orders equal priorities and starts TTFT
+    arrival_time: float = 0.0  # seconds, monotonic; orders equal priorities and starts TTFT
     priority: int = 0  # lower first, under --scheduling-policy priority
     cache_salt: str | None = None  # isolates the prefix cache
     tenant: str = ""  # whose it is: waiting tenants are served in turn, under --scheduling-policy fcfs

@@ -84,16 +84,15 @@ class Request:
         self.prompt_logprobs = [None] if wants_prompt_logprobs else None
 
     @classmethod
-    def from_message(cls, message: GenerateRequest, *, now_s: float, wall_time_s: float) -> Request:
-        """Take up a message that arrived at the engine at `now_s` (monotonic), which is `wall_time_s` (epoch)."""
-        arrival_time = message.arrival_time or wall_time_s
-        waited_s = max(0.0, wall_time_s - arrival_time)
+    def from_message(cls, message: GenerateRequest, *, now_s: float) -> Request:
+        """Take up a message that arrived at the engine at `now_s` (monotonic)."""
+        arrival_time = message.arrival_time or now_s
         return cls(
             request_id=message.request_id,
             prompt_token_ids=message.prompt_token_ids,
             output_token_ids=list(message.resumed_token_ids),
             sampling=message.sampling,
-            timeline=Timeline(arrived_s=now_s - waited_s, queued_s=now_s),
+            timeline=Timeline(arrived_s=min(arrival_time, now_s), queued_s=now_s),
             arrival_time=arrival_time,
             priority=message.priority,
             cache_salt=message.cache_salt,

@@ -31,7 +31,7 @@ class Suspicion(msgspec.Struct):
 
     num_faults: int = 0
     num_output_tokens: int = 0  # it had when it was last in hand
-    seen_at: float = 0.0  # seconds since the epoch
+    seen_at: float = 0.0  # seconds, monotonic
     digest: str = ""  # of its content, once it was seen again
     is_convicted: bool = False
 
@@ -47,13 +47,13 @@ class Suspects:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._records = _load(path) if path else _Records()
-        self._expire(time.time())
+        self._expire(time.monotonic())
 
     def take_death(self, death: Death) -> None:
         """An engine ended. Whose fault was it?"""
         if death.fault is None or not death.in_hand:
             return
-        now = time.time()
+        now = time.monotonic()
         seen = {item.key.hex(): item for item in death.in_hand}
         for key, item in seen.items():
             suspicion = self._records.suspects.setdefault(key, Suspicion())
@@ -70,7 +70,7 @@ class Suspects:
     def must_refuse(self, key: bytes, request: GenerateRequest) -> bool:
         """Whether the request, or one of the same content, is known to make engines fail."""
         suspicion = self.find(key)
-        self._forgive(time.time())
+        self._forgive(time.monotonic())
         if suspicion is None and not self._records.refused:
             return False
         digest = _digest(request)
@@ -104,17 +104,23 @@ class Suspects:
             self._refuse(worst.digest, now)
 
     def _refuse(self, digest: str, now: float | None = None) -> None:
-        self._records.refused[digest] = (time.time() if now is None else now) + REFUSED_FOR_S
+        self._records.refused[digest] = (time.monotonic() if now is None else now) + REFUSED_FOR_S
 
     def _forgive(self, now: float) -> None:
-        """As long as any content is refused, every request's has to be looked at: no longer than it must be."""
-        self._records.refused = {digest: until for digest, until in self._records.refused.items() if until > now}
+        """As long as any content is refused, every request's has to be looked at: no longer than it must be.
+
+        A time that cannot be yet was kept before this machine started.
+        """
+        refused = self._records.refused
+        self._records.refused = {key: until for key, until in refused.items() if now < until <= now + REFUSED_FOR_S}
 
     def _expire(self, now: float) -> None:
         self._forgive(now)
         records = self._records
         records.suspects = {
-            key: suspicion for key, suspicion in records.suspects.items() if suspicion.seen_at > now - FORGOTTEN_AFTER_S
+            key: suspicion
+            for key, suspicion in records.suspects.items()
+            if now - FORGOTTEN_AFTER_S < suspicion.seen_at <= now
         }
 
     def _write(self) -> None:

@@ -23,5 +23,5 @@ def make_spec(
         request_id=request_id,
         priority=request.priority,
         cache_salt=request.cache_salt,
-        arrival_time=time.time(),
+        arrival_time=time.monotonic(),
     )

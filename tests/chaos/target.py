@@ -72,8 +72,13 @@ class Target:
     def set_clock(self, offset_s: float) -> None:
         """All programs' wall clocks, at once."""
         assert self.clock
-        with self.clock.open("r+b") as file:
-            file.write(struct.pack("d", offset_s))
+        write_offset(self.clock, offset_s)
+
+
+def write_offset(clock: Path, offset_s: float) -> None:
+    """Set the wall clock of the programs that keep to this file, which stays the same file."""
+    with clock.open("r+b") as file:
+        file.write(struct.pack("d", offset_s))
 
 
 @contextlib.contextmanager
@@ -89,7 +94,7 @@ def running_target(model: Path, flags: list[str]) -> Iterator[Target]:
 
 @contextlib.contextmanager
 def _running_target(model: Path, flags: list[str]) -> Iterator[Target]:
-    with short_dir() as folder, _small_disk(folder) as disk, _own_clock(folder) as (clock, environment):
+    with short_dir() as folder, _small_disk(folder) as disk, own_clock(folder) as (clock, environment):
         own = ["--api-workers", str(NUM_API_WORKERS), *(["--run-dir", str(disk / "run")] if disk else [])]
         with running_box(model, flags=[*flags, *own], environment=environment) as box:
             box.wait_until(lambda: "Breadbox is ready" in box.output, READY_WITHIN_S)
@@ -111,7 +116,8 @@ def _small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def _own_clock(folder: Path) -> Iterator[tuple[Path | None, dict[str, str]]]:
+def own_clock(folder: Path) -> Iterator[tuple[Path | None, dict[str, str]]]:
+    """A file that holds a wall clock's offset, and the environment of programs that keep to it; needs a compiler."""
     library, clock = folder / "clock.so", folder / "clock"
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from engine.autopsy import Death, examine, leave_note
 from engine.journal import Activity, InHand, Journal, make_key, read_journal
 from engine.messages import GenerateRequest
 from engine.step_allowance import FIRST_FACTOR, StepAllowance
-from engine.suspects import Suspects, Suspicion
+from engine.suspects import REFUSED_FOR_S, Suspects, Suspicion
 from tests.unit.engine.builders import VOCAB_SIZE, make_message
 from tests.unit.engine.chain_runner import generate
 from tests.unit.engine.lives import Lives, outside_kills
@@ -225,3 +226,23 @@ def test_content_with_any_parameter_has_a_digest(tmp_path: Path) -> None:
         suspects.take_death(Death("crashed", [InHand(key, 0)]))
         assert suspects.must_refuse(key, request) == (suspects.find(key) or Suspicion()).is_convicted
     assert suspects.must_refuse(make_key("another"), request)
+
+
+def test_a_verdict_lasts_its_time_whatever_the_wall_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, request = tmp_path / "suspects", make_message(5)
+    key = make_key(request.request_id)
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # may be set at any moment
+    suspects = Suspects(path)
+    for _ in range(2):
+        suspects.take_death(Death("crashed", [InHand(key, 0)]))
+        suspects.must_refuse(key, request)
+    now_s += REFUSED_FOR_S - 1
+    assert Suspects(path).must_refuse(make_key("another"), request)
+    now_s += 1
+    assert not Suspects(path).must_refuse(make_key("another"), request)
+    now_s = 5.0  # the machine was started anew
+    fresh = Suspects(path)
+    assert fresh.find(key) is None
+    assert not fresh.must_refuse(make_key("another"), request)
