@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,28 @@ TESTS = Path(__file__).resolve().parent
 MODELS = TESTS.parent / ".cache" / "models"
 # These watch real processes on whatever machine there is; one that was starved is tried again and reported as "rerun".
 WATCH_PROCESSES = ("box", "chaos", "e2e", "image", "observability", "page", "unit/terminal")
+LINES_TOLD_AT_ONCE = 40
+
+
+class ToldAtOnce:
+    """What failed is told when it fails, too: a run that nobody watches may be ended before its summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """After the letter that stands for the outcome."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and report.outcome in ("failed", "rerun"):
+            reporter.write_line(f"\n{report.nodeid} ({report.when}, {report.outcome})")
+            reporter.write_line("\n".join(report.longreprtext.splitlines()[-LINES_TOLD_AT_ONCE:]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """On a terminal the summary is enough."""
+    if not sys.stdout.isatty():
+        config.pluginmanager.register(ToldAtOnce(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,12 +1,13 @@
 """Many short requests, a third of them abandoned, and then: is everything as small as before?
 
-``python -m tests.chaos.soak --requests 100000``
+``python -m tests.chaos.soak --requests 100000``, or ``--minutes 10``
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import sys
 import tempfile
@@ -41,6 +42,7 @@ class Report:
 
     growth: Growth = field(default_factory=Growth)
     statuses: Counter[int] = field(default_factory=Counter)
+    num_sent: int = 0
     num_left: int = 0
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Report:
     def describe(self) -> str:
         """The figures."""
         head = (
-            f"answers={dict(self.statuses)} left={self.num_left} seconds={self.seconds:.0f} "
+            f"requests={self.num_sent} answers={dict(self.statuses)} left={self.num_left} seconds={self.seconds:.0f} "
             f"samples={len(self.growth.samples)} problems={len(self.problems)}"
         )
         return "\n".join([head, self.growth.describe(), *(f"  PROBLEM {problem}" for problem in self.problems)])
@@ -69,16 +71,14 @@ class Soak:
         self._concurrency = concurrency
         self.report = Report()
 
-    async def run(self, num_requests: int, say: Callable[[str], None]) -> Report:
-        """Send them all in equal rounds, with a look at the box at rest after each."""
+    async def run(self, rounds: Iterator[Iterator[object]], say: Callable[[str], None]) -> Report:
+        """Send a request for each item of a round, and have a look at the box at rest after each round."""
         started = time.monotonic()
-        per_round = -(-num_requests // NUM_SAMPLES)
         async with make_session(self._target.box.url, None) as self._session:
-            for number in range(1, NUM_SAMPLES + 1):
-                todo = iter(range(per_round))
+            for todo in rounds:
                 await asyncio.gather(*(self._client(todo) for _ in range(self._concurrency)))
-                await asyncio.to_thread(self._sample, number * per_round)
-                say(f"{number * per_round} requests {self._brief()}")
+                await asyncio.to_thread(self._sample)
+                say(f"{self.report.num_sent} requests {self._brief()}")
         self.report.seconds = time.monotonic() - started
         self.report.problems += self.report.growth.problems(MOST_GROWN_BYTES)
         wrong = {status: count for status, count in self.report.statuses.items() if status not in (200, 400)}
@@ -86,8 +86,9 @@ class Soak:
             self.report.problems.append(f"answers that are neither right nor refused: {wrong}")
         return self.report
 
-    async def _client(self, todo: Iterator[int]) -> None:
+    async def _client(self, todo: Iterator[object]) -> None:
         for _ in todo:
+            self.report.num_sent += 1
             path, body = self._make_request()
             leaves = self._rng.random() < self._aborts
             try:
@@ -118,7 +119,8 @@ class Soak:
         ]
         return "/v1/completions", body | self._rng.choice(extras) | {"stream": self._rng.random() < 0.5}
 
-    def _sample(self, num_requests: int) -> None:
+    def _sample(self) -> None:
+        num_requests = self.report.num_sent
         try:
             self._target.box.wait_until(lambda: is_at_rest(self._target.box.url), _REST_WITHIN_S)
         except AssertionError as error:
@@ -130,18 +132,31 @@ class Soak:
         return " ".join(f"{name.replace(' ', '_')}={held[name].pss_bytes / MIB:.0f}MiB" for name in sorted(held))
 
 
+def rounds_of(num_requests: int) -> Iterator[Iterator[object]]:
+    """As many requests in equal rounds."""
+    for _ in range(NUM_SAMPLES):
+        yield iter(range(-(-num_requests // NUM_SAMPLES)))
+
+
+def rounds_for(minutes: float) -> Iterator[Iterator[object]]:
+    """Rounds that together take as long, and the time that the looks between them take."""
+    for _ in range(NUM_SAMPLES):
+        ends_s = time.monotonic() + 60 * minutes / NUM_SAMPLES
+        yield itertools.takewhile(lambda _, ends_s=ends_s: time.monotonic() < ends_s, itertools.repeat(None))
+
+
 def run_soak(
     model: Path,
-    num_requests: int,
+    rounds: Iterator[Iterator[object]],
     seed: int,
     *,
     aborts: float = 0.3,
     concurrency: int = 24,
     say: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Against a fresh box."""
+    """Against a fresh box, which is looked at after each of the rounds."""
     with running_target(model, FLAGS) as target:
-        return asyncio.run(Soak(target, seed, aborts, concurrency).run(num_requests, say))
+        return asyncio.run(Soak(target, seed, aborts, concurrency).run(rounds, say))
 
 
 def main() -> int:
@@ -151,7 +166,9 @@ def main() -> int:
         description="Start a box and send it many short requests, some of which are abandoned; report how the memory "
         "of each process grows, and fail where it does.",
     )
-    parser.add_argument("--requests", type=int, default=100_000, help="how many [100000]")
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--requests", type=int, default=100_000, help="how many [100000]")
+    amount.add_argument("--minutes", type=float, help="how long, instead")
     parser.add_argument("--aborts", type=float, default=0.3, help="share of requests that are abandoned [0.3]")
     parser.add_argument("--concurrency", type=int, default=24, help="clients at once [24]")
     parser.add_argument("--seed", type=int, default=1, help="repeats a run [1]")
@@ -162,7 +179,7 @@ def main() -> int:
         model = make_tiny_model("llama", Path(folder)).baked if args.tiny else args.model
         report = run_soak(
             model,
-            args.requests,
+            rounds_of(args.requests) if args.minutes is None else rounds_for(args.minutes),
             args.seed,
             aborts=args.aborts,
             concurrency=args.concurrency,

@@ -1,4 +1,4 @@
-"""The short form of `make soak`, with a tiny model; SOAK_REQUESTS makes it longer."""
+"""The short form of `make soak`, with a tiny model; SOAK_MINUTES makes it longer."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.memory import MIB, Growth, Held, Sample
-from tests.chaos.soak import run_soak
+from tests.chaos.soak import rounds_for, rounds_of, run_soak
 from tests.tiny_models import make_tiny_model
 
-REQUESTS = int(os.environ.get("SOAK_REQUESTS", "1500"))
+MINUTES = float(os.environ.get("SOAK_MINUTES", "0.25"))
 
 
 @pytest.mark.box
-@pytest.mark.timeout(600 + REQUESTS / 20)
+@pytest.mark.timeout(60 * MINUTES + 1200)
 def test_nothing_grows(tmp_path: Path) -> None:
     model = make_tiny_model("llama", tmp_path).baked
-    report = run_soak(model, REQUESTS, seed=1, say=print)
+    report = run_soak(model, rounds_for(MINUTES), seed=1, say=print)
     print(report.describe())
     assert report.is_clean, report.describe()
     assert report.statuses[200] > 0
     assert report.num_left > 0
+
+
+def test_rounds_are_as_many_requests_or_as_long() -> None:
+    assert sum(len(list(todo)) for todo in rounds_of(100)) >= 100
+    assert len(list(rounds_for(0))) == len(list(rounds_of(0)))
+    assert not any(list(todo) for todo in rounds_for(0))
 
 
 def _growth(pss: list[int], fds: int = 0, pid: int = 1) -> Growth:
