@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help gpu-check audit chaos kills soak overload fuzz clients run test check lint golden clean system system-for-tests native image test-image up down
+.PHONY: help gpu-check audit chaos kills soak overload fuzz clients run prepare-tests test check lint golden clean system system-for-tests native image test-image up down
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -32,7 +32,9 @@ help: ## show this list
 run: system $(RUN_STAMP) native $(DEFAULT_MODEL)/manifest.json ## set everything up and start the box; flags in ARGS
 	@exec $(BIN)/breadbox serve $(MODEL) $(ARGS)
 
-test: system-for-tests $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json clients ## set everything up and run the tests; pytest flags in ARGS
+prepare-tests: system-for-tests $(DEV_STAMP) native $(DEFAULT_MODEL)/manifest.json clients
+
+test: prepare-tests ## set everything up and run the tests; pytest flags in ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: lint audit test ## lint, types, import contracts, audit and tests: what CI runs
