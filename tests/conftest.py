@@ -39,11 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that compares bytes is marked `exact`: its failure is never luck, and it gets no second try."""
+    """A test that compares bytes is marked `exact`: its failure is never luck, and it gets no second try.
+
+    Where tests run side by side (``-n 2 --dist loadgroup``), those that watch processes do not do so beside each other.
+    """
     for item in items:
-        folder = item.path.relative_to(TESTS).parent.as_posix()
-        if folder.startswith(WATCH_PROCESSES) and not item.get_closest_marker("exact"):
+        file = item.path.relative_to(TESTS)
+        watches = file.parent.as_posix().startswith(WATCH_PROCESSES)
+        if watches and not item.get_closest_marker("exact"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("processes" if watches else file.as_posix()))
 
 
 @pytest.fixture(scope="session")
