@@ -74,7 +74,7 @@ chaos: $(DEV_STAMP) native ## break a box under load for an hour; flags in ARGS 
 kills: $(DEV_STAMP) native ## kill the engine ten times under 200 requests; flags in ARGS (--requests, --kills, --how, --seed, --model)
 	@$(BIN)/python -m tests.chaos.kills $(ARGS)
 
-soak: $(DEV_STAMP) native ## 100,000 short requests, is everything as small as before? flags in ARGS (--requests, --tiny)
+soak: $(DEV_STAMP) native ## 100,000 short requests, is everything as small as before? flags in ARGS (--requests, --minutes, --tiny)
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 overload: $(DEV_STAMP) native ## ten times what a box can do, for a minute; flags in ARGS (--seconds)
