@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ToldAtOnce(config))
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that compares bytes is marked `exact`: its failure is never luck, and it gets no second try.
 
