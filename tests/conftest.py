@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from appliance.bake import DEFAULT_MODEL, DEFAULT_SOURCE, bake
 
@@ -14,6 +15,7 @@ TESTS = Path(__file__).resolve().parent
 MODELS = TESTS.parent / ".cache" / "models"
 # These watch real processes on whatever machine there is; one that was starved is tried again and reported as "rerun".
 WATCH_PROCESSES = ("box", "chaos", "e2e", "image", "observability", "page", "unit/terminal")
+BESIDE_ANYTHING = ("test_soak.py",)  # long, and nothing to it is who else is there
 LINES_TOLD_AT_ONCE = 40
 
 
@@ -38,19 +40,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ToldAtOnce(config))
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that compares bytes is marked `exact`: its failure is never luck, and it gets no second try.
-
-    Where tests run side by side (``-n 2 --dist loadgroup``), those that watch processes do not do so beside each other.
-    """
+    """A test that compares bytes is marked `exact`: its failure is never luck, and it gets no second try."""
     for item in items:
-        file = item.path.relative_to(TESTS)
-        watches = file.parent.as_posix().startswith(WATCH_PROCESSES)
-        if watches and not item.get_closest_marker("exact"):
+        if watches_processes(item.path) and not item.get_closest_marker("exact"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("processes" if watches else file.as_posix()))
+
+
+def watches_processes(file: Path) -> bool:
+    """Whether the tests of this file do."""
+    return file.relative_to(TESTS).parent.as_posix().startswith(WATCH_PROCESSES)
+
+
+class Lanes(LoadFileScheduling):
+    """With ``-n 2 --dist loadfile``: what watches processes in one lane, what computes in the other, file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = TESTS.parent / nodeid.partition("::")[0]
+        return "processes" if watches_processes(file) and file.name not in BESIDE_ANYTHING else str(file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes | None:
+    """Only in place of the one that knows files."""
+    return Lanes(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "0.25"))
 
 
 @pytest.mark.box
-@pytest.mark.xdist_group("soak")  # long, and nothing to it is who else is there
 @pytest.mark.timeout(60 * MINUTES + 1200)
 def test_nothing_grows(tmp_path: Path) -> None:
     model = make_tiny_model("llama", tmp_path).baked
