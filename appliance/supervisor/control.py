@@ -19,6 +19,8 @@ from appliance.supervisor.run_dir import TEMPORARY
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _ANSWERS_WITHIN_S = 10.0
+_LOOKS_EVERY_S = 0.1
+_LIVE = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
 
 
 class SupervisordGoneError(Exception):
@@ -70,9 +72,23 @@ class Supervisord:
         ]
 
     async def stop(self, name: str, timeout_s: float) -> None:
-        """Stop a program and wait until it has ended. Raises SupervisordGoneError."""
-        with contextlib.suppress(xmlrpc.client.Fault):  # it does not run
-            await self._call(lambda rpc: rpc.supervisor.stopProcess(name, True), timeout_s)
+        """Stop a program and wait until it has ended. Raises SupervisordGoneError.
+
+        Asked to wait itself, supervisord keeps a processor busy for as long as that takes.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                with contextlib.suppress(xmlrpc.client.Fault):  # it does not run
+                    await self._call(lambda rpc: rpc.supervisor.stopProcess(name, False), _ANSWERS_WITHIN_S)
+                while True:
+                    if not await self._is_there(name):
+                        return
+                    await asyncio.sleep(_LOOKS_EVERY_S)
+        except TimeoutError as error:
+            raise SupervisordGoneError(f"{name} did not end within {timeout_s:g} s") from error
+
+    async def _is_there(self, name: str) -> bool:
+        return any(program.name == name and program.state in _LIVE for program in await self.programs())
 
     async def shut_down(self) -> None:
         """Ask supervisord itself to stop whatever still runs and end. Raises SupervisordGoneError."""
