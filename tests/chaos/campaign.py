@@ -127,7 +127,7 @@ class Campaign:
     async def _break(self, fault: Fault) -> None:
         await asyncio.sleep(self._rng.uniform(0.2, 2.5))
         try:
-            with self._timeline.fault(fault.name, fault.takes_connections) as window:
+            with self._timeline.fault(fault.name, fault.takes_connections, fault.lingers_s) as window:
                 await fault.strike(self._target, self._rng)
                 await asyncio.to_thread(self._target.wait_whole)
         except NotHereError as error:

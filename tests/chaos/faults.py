@@ -16,6 +16,8 @@ from tests.chaos.target import Target
 
 _HOUR_S = 3600.0
 _SPARE_FDS = 2
+_PROXY_LINGERS_S = 8.0  # worker_shutdown_timeout: a killed master's workers are asked to end
+_API_LINGERS_S = 15.0  # --shutdown-timeout of the campaign, and what gunicorn adds
 
 
 class NotHereError(Exception):
@@ -28,11 +30,16 @@ Find = Callable[[Target, random.Random], psutil.Process]
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` breaks something and returns when it does so no more; the box has then to become whole by itself."""
+    """`strike` breaks something and returns when it does so no more; the box has then to become whole by itself.
+
+    A program that was asked to end finishes what it has begun for at most `lingers_s`, beside the one that replaces it,
+    and then closes connections that its clients may just be using again.
+    """
 
     name: str
     takes_connections: bool
     strike: Strike
+    lingers_s: float = 0.0
 
 
 def _engine(target: Target, rng: random.Random) -> psutil.Process:
@@ -142,12 +149,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("engine terminated", False, _signalled(_engine, signal.SIGTERM)),
     Fault("engine stopped", False, _stopped(_engine, 12)),
     Fault("API worker killed", True, _signalled(_api_worker, signal.SIGKILL)),
-    Fault("API worker terminated", True, _signalled(_api_worker, signal.SIGTERM)),
+    Fault("API worker terminated", True, _signalled(_api_worker, signal.SIGTERM), _API_LINGERS_S),
     Fault("API worker stopped", False, _stopped(_api_worker, 8)),
-    Fault("API master killed", True, _signalled(_api_master, signal.SIGKILL)),
-    Fault("API master terminated", True, _signalled(_api_master, signal.SIGTERM)),
+    Fault("API master killed", True, _signalled(_api_master, signal.SIGKILL), _API_LINGERS_S),
+    Fault("API master terminated", True, _signalled(_api_master, signal.SIGTERM), _API_LINGERS_S),
     Fault("API master stopped", False, _stopped(_api_master, 8)),
-    Fault("proxy master killed", True, _signalled(_proxy_master, signal.SIGKILL)),
+    Fault("proxy master killed", True, _signalled(_proxy_master, signal.SIGKILL), _PROXY_LINGERS_S),
     Fault("proxy master terminated", True, _signalled(_proxy_master, signal.SIGTERM)),
     Fault("proxy worker killed", True, _signalled(_proxy_worker, signal.SIGKILL)),
     Fault("proxy worker terminated", True, _signalled(_proxy_worker, signal.SIGTERM)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.chaos.answers import BrokenAnswerError, read_stream
 from tests.chaos.campaign import run_campaign
 from tests.chaos.cases import make_cases
+from tests.chaos.timeline import GRACE_S, Timeline
 
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "1"))
 SEED = int(os.environ.get("CHAOS_SEED", "8"))
@@ -30,6 +32,20 @@ def test_whatever_breaks_every_answer_comes_and_is_right(shipped_model: Path) ->
 def test_the_same_seed_asks_the_same() -> None:
     assert make_cases(3, "m") == make_cases(3, "m")
     assert make_cases(3, "m") != make_cases(4, "m")
+
+
+def test_a_loss_is_excused_as_long_as_a_replaced_program_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    timeline = Timeline()
+    with timeline.fault("short", takes_connections=True):
+        pass
+    assert timeline.excuses_loss(now_s + GRACE_S - 1)
+    assert not timeline.excuses_loss(now_s + GRACE_S)
+    with timeline.fault("long", takes_connections=True, lingers_s=8.0):
+        pass
+    assert timeline.excuses_loss(now_s + GRACE_S + 7)
+    assert not timeline.excuses_loss(now_s + GRACE_S + 8)
 
 
 def test_how_a_stream_was_cut_does_not_matter() -> None:

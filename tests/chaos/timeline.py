@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+_NUM_BEFORE = 3
 GRACE_S = 5.0  # after a fault is over: connections that it cut are noticed, queues drain
 
 
@@ -16,6 +17,7 @@ class Window:
 
     name: str
     takes_connections: bool
+    lingers_s: float
     start_s: float
     end_s: float = float("inf")
 
@@ -27,9 +29,9 @@ class Timeline:
     windows: list[Window] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def fault(self, name: str, takes_connections: bool) -> Iterator[Window]:
-        """Around a fault and the recovery from it."""
-        window = Window(name, takes_connections, time.monotonic())
+    def fault(self, name: str, takes_connections: bool, lingers_s: float = 0.0) -> Iterator[Window]:
+        """Around a fault and the recovery from it; its clients may notice `lingers_s` later than others'."""
+        window = Window(name, takes_connections, lingers_s, time.monotonic())
         self.windows.append(window)
         try:
             yield window
@@ -45,8 +47,11 @@ class Timeline:
         return bool(self._since(since_s))
 
     def names_since(self, since_s: float) -> list[str]:
-        """What was going on."""
-        return [window.name for window in self._since(since_s)]
+        """What was going on, and how long before then each of the last faults was over."""
+        going_on = self._since(since_s)
+        before = [window for window in self.windows if window not in going_on][-_NUM_BEFORE:]
+        over = [f"({window.name} over for {since_s - window.end_s:.1f} s)" for window in before]
+        return [*over, *(window.name for window in going_on)]
 
     def _since(self, since_s: float) -> list[Window]:
-        return [window for window in self.windows if window.end_s + GRACE_S > since_s]
+        return [window for window in self.windows if window.end_s + GRACE_S + window.lingers_s > since_s]
