@@ -165,6 +165,19 @@ def test_a_chart_tells_the_past(opened: OpenPage) -> None:
     assert "running 0" in (chart.locator("svg").get_attribute("aria-label") or "")
 
 
+def test_a_pointer_that_was_there_before_the_points_is_seen(opened: OpenPage) -> None:
+    charts = """(async () => {
+        const { Chart } = await import("./page/charts.js");
+        const spec = { title: "One", format: String, least: 1, series: [{ key: "one", label: "of one" }] };
+        const chart = new Chart(document.body, spec);
+        const svg = document.body.lastElementChild.querySelector("svg");
+        svg.dispatchEvent(new PointerEvent("pointermove", { clientX: svg.getBoundingClientRect().right }));
+        chart.show([{ time: 10, one: 1 }], 13);
+        return document.body.lastElementChild.querySelector(".chart-ago").textContent;
+    })()"""
+    assert opened.page.evaluate(charts) == "3 s ago"
+
+
 def test_everything_has_a_name_and_enough_contrast(opened: OpenPage) -> None:
     page = opened.page
     for scheme in ("light", "dark"):
@@ -231,7 +244,8 @@ def test_an_answer_goes_on_after_the_engine_was_killed(opened: OpenPage, box: Ru
         before = opened.last(".text")
         opened.screenshot("restarting")
     opened.expect_status("Ready", 60)
-    page.wait_for_function(f"document.querySelector('.turn:last-child .text').innerText.length > {len(before) + 20}")
+    longer = re.compile(rf"[\s\S]{{{len(' '.join(before.split())) + 20},}}")
+    expect(page.locator(".turn:last-child .text")).to_have_text(longer, timeout=60_000)
     page.keyboard.press("Escape")  # it is long, and a busy machine slow
     assert opened.wait_for_answer().startswith(before[:20])
     expect(page.locator(".turn:last-child .error")).to_be_hidden()

@@ -35,6 +35,7 @@ export class Chart {
     this._spec = spec;
     this._points = [];
     this._chosen = null;
+    this._pointedAt = null; // a share of the width
     this._build(parent);
     this._showValues();
   }
@@ -47,6 +48,7 @@ export class Chart {
     this._lines.forEach((line, i) => line.setAttribute("d", this._path(this._spec.series[i].key)));
     this._area.setAttribute("d", this._areaPath(this._spec.series[0].key));
     this._top.textContent = this._spec.format(this._scale);
+    if (!this._chosen) this._findChosen(); // the pointer may have been there before the points
     this._showValues();
   }
 
@@ -117,9 +119,14 @@ export class Chart {
 
   _choose(event) {
     const box = this._svg.getBoundingClientRect();
-    const time = event && this._now - this._span * (1 - (event.clientX - box.left) / box.width);
-    this._chosen = event && nearest(this._points, time);
+    this._pointedAt = event && (event.clientX - box.left) / box.width;
+    this._findChosen();
     this._showValues();
+  }
+
+  _findChosen() {
+    const isPointed = this._pointedAt !== null;
+    this._chosen = isPointed ? nearest(this._points, this._now - this._span * (1 - this._pointedAt)) : null;
   }
 
   _showValues() {
