@@ -78,9 +78,9 @@ class Supervisord:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                with contextlib.suppress(xmlrpc.client.Fault):  # it does not run
-                    await self._call(lambda rpc: rpc.supervisor.stopProcess(name, False), _ANSWERS_WITHIN_S)
-                while True:
+                while True:  # one that had just ended may have been started again
+                    with contextlib.suppress(xmlrpc.client.Fault):  # it does not run, or is about to end
+                        await self._call(lambda rpc: rpc.supervisor.stopProcess(name, False), _ANSWERS_WITHIN_S)
                     if not await self._is_there(name):
                         return
                     await asyncio.sleep(_LOOKS_EVERY_S)

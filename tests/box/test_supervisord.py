@@ -33,6 +33,11 @@ supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 [program:slow]
 command=sh -c "trap 'sleep {seconds}; exit' TERM; echo begun > {folder}/begun; while :; do sleep 0.05; done"
 startsecs=0
+
+[program:flapping]
+command=sleep 0.02
+autorestart=true
+startsecs=0
 """
 
 
@@ -67,10 +72,17 @@ async def test_waiting_for_a_program_to_end_keeps_no_processor_busy(
     before = process.cpu_times()
     await supervisord.stop("slow", 60)
     after = process.cpu_times()
-    (program,) = await supervisord.programs()
-    assert program.state == "STOPPED"
+    assert {program.name: program.state for program in await supervisord.programs()}["slow"] == "STOPPED"
     assert after.user + after.system - before.user - before.system < STOPS_AFTER_S / 3
     await supervisord.stop("slow", 60)  # that it has ended already is none of the caller's business
+
+
+async def test_a_program_that_is_just_being_started_again_is_stopped(
+    running: tuple[Supervisord, psutil.Process],
+) -> None:
+    supervisord, _ = running
+    for _ in range(10):
+        await supervisord.stop("flapping", 20)
 
 
 async def test_a_program_that_does_not_end_in_time_is_told(
