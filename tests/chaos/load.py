@@ -111,7 +111,7 @@ class Load:
             self._note(number, started, f"differs: {_difference(self._expected[number], text)}")
 
     def _note(self, number: int, since_s: float, problem: str) -> None:
-        case, going_on = self._cases[number], ", ".join(self._timeline.names_since(since_s)) or "nothing"
+        case, going_on = self._cases[number], self._timeline.describe_since(since_s)
         self.tally.problems.append(f"{case.name} ({case.path}), while {going_on}: {problem}")
 
 

@@ -46,12 +46,12 @@ class Timeline:
         """Whether a 503 is honest: something was broken between then and now."""
         return bool(self._since(since_s))
 
-    def names_since(self, since_s: float) -> list[str]:
+    def describe_since(self, since_s: float) -> str:
         """What was going on, and how long before then each of the last faults was over."""
         going_on = self._since(since_s)
         before = [window for window in self.windows if window not in going_on][-_NUM_BEFORE:]
         over = [f"({window.name} over for {since_s - window.end_s:.1f} s)" for window in before]
-        return [*over, *(window.name for window in going_on)]
+        return ", ".join([*over, *(window.name for window in going_on)]) or "nothing"
 
     def _since(self, since_s: float) -> list[Window]:
         return [window for window in self.windows if window.end_s + GRACE_S + window.lingers_s > since_s]
