@@ -16,7 +16,7 @@ import pytest
 
 FOLDER = Path(__file__).parent / "interpreter"
 ROOT = FOLDER.parents[2]
-TIMEOUT_S = 1800
+TIMEOUT_S = 900
 
 pytest.importorskip("triton")
 
