@@ -1,24 +1,12 @@
 // Causal attention over packed cache blocks, one tile of a request's tokens and one kv head at a time.
-#include "attention.h"
-
-#include <algorithm>
-#include <limits>
-
+#include "attention_tiles.h"
 #include "linear.h"
 
 namespace bb {
 namespace {
 
-constexpr int SPAN = 256, SUB_BLOCKS = SPAN / SLOTS;
 constexpr int TILE_ROWS = 96;  // query rows of a tile: tokens times the heads that share a kv head
-constexpr float NONE = -std::numeric_limits<float>::infinity();
 constexpr float LOG2_E = 1.44269504f;
-
-// Sub-blocks [begin, end) of a span, and the number of its slots that hold the tile's context.
-struct Span {
-    const uint8_t *keys[SUB_BLOCKS], *values[SUB_BLOCKS];
-    int begin, end, slots;
-};
 
 // ---- micro-kernels: R rows times B sub-blocks of keys, or times B columns of 16 value dimensions ----
 
@@ -142,17 +130,11 @@ void weigh_all(const float* weights, int rows, int dim, const Span& span, float*
         });
 }
 
-// Scores become weights 2^(score - peak), exact zeros outside slots [begin, end) of the span; all zero: peak is NONE.
-void softmax_row(float* scores, const Span& span, int begin, int end, float& peak, float& total) {
-    const int first = span.begin * SLOTS, last = span.end * SLOTS;
-    for (int i = first; i < std::min(begin, last); i++) scores[i] = NONE;
-    for (int i = std::max(first, end); i < last; i++) scores[i] = NONE;
-    F top = load(scores + first);
-    for (int i = first + LANES; i < last; i += LANES) top = max(top, load(scores + i));
-    peak = max_lanes(top);
-    const F base = set(std::max(peak, std::numeric_limits<float>::lowest()));
+// Scores become weights 2^(score - peak), exact zeros where a slot is not visible; all zero: peak is NONE.
+void softmax_row(float* scores, const Span& span, Visible visible, float& peak, float& total) {
+    const F base = hide_and_find_peak(scores, span, visible, peak);
     F sum = zero();
-    for (int i = first; i < last; i += LANES) {
+    for (int i = span.begin * SLOTS; i < span.end * SLOTS; i += LANES) {
         const F weight = exp2(sub(load(scores + i), base));
         sum = add(sum, weight);
         store(scores + i, weight);
@@ -173,10 +155,6 @@ void scale_weights(float* weights, int rows, int dim, const Span& span) {
 
 // ---- one tile ----
 
-struct Partial {
-    float *out, *peak, *total;  // [rows, dim], [rows], [rows]
-};
-
 struct Work {
     const float* qkv;
     const Cache& cache;
@@ -189,6 +167,7 @@ struct Work {
 
 struct Scratch {
     std::vector<float> q, scores, out[2], peak[2], total[2];
+    AttentionTiles tiles;
 
     void reserve(int rows, int dim) {
         if (int(peak[0].size()) >= rows && int(q.size()) >= rows * dim) return;
@@ -221,6 +200,17 @@ void gather_queries(const Work& work, const Tile& tile, int kv_head, float* q) {
     }
 }
 
+template <int FORMAT>
+constexpr bool MAY_USE_TILES = HAS_TILES && FORMAT == BB_BFLOAT16;
+
+template <int FORMAT>
+void take_queries(const Work& work, const Tile& tile, int kv_head, Scratch& scratch) {
+    gather_queries(work, tile, kv_head, scratch.q.data());
+    const int dim = work.dim();
+    if constexpr (MAY_USE_TILES<FORMAT>)
+        if (AttentionTiles::fit(dim)) scratch.tiles.take_queries(scratch.q.data(), tile.count * work.group(), dim);
+}
+
 Span locate_span(const Work& work, const Tile& tile, int kv_head, int index) {
     const int start = index * SPAN, end = tile.first_position + tile.count, per_block = work.batch.block_size / SLOTS;
     const int oldest = work.spec.window ? std::max(0, tile.first_position + 1 - work.spec.window) : 0;
@@ -238,16 +228,18 @@ Span locate_span(const Work& work, const Tile& tile, int kv_head, int index) {
 }
 
 template <int FORMAT>
-void attend_span(const Work& work, const Tile& tile, int kv_head, int index, const float* q, float* scores,
-                 Partial result) {
+void attend_span(const Work& work, const Tile& tile, int kv_head, int index, Scratch& scratch, Partial result) {
     const int group = work.group(), rows = tile.count * group, dim = work.dim();
     const Span span = locate_span(work, tile, kv_head, index);
-    score_all<FORMAT>(q, rows, dim, span, scores);
-    for (int r = 0; r < rows; r++) {
+    const auto visible = [&](int r) {
         const int end = tile.first_position + r / group + 1 - index * SPAN;
-        const int begin = work.spec.window ? end - work.spec.window : 0;
-        softmax_row(scores + r * SPAN, span, begin, end, result.peak[r], result.total[r]);
-    }
+        return Visible{work.spec.window ? end - work.spec.window : 0, end};
+    };
+    if constexpr (MAY_USE_TILES<FORMAT>)
+        if (AttentionTiles::fit(dim)) return scratch.tiles.attend(span, visible, result);
+    float *q = scratch.q.data(), *scores = scratch.scores.data();
+    score_all<FORMAT>(q, rows, dim, span, scores);
+    for (int r = 0; r < rows; r++) softmax_row(scores + r * SPAN, span, visible(r), result.peak[r], result.total[r]);
     if constexpr (FORMAT == BB_INT8) scale_weights(scores, rows, dim, span);
     weigh_all<FORMAT>(scores, rows, dim, span, result.out);
 }
@@ -280,10 +272,10 @@ void write_output(const Work& work, const Tile& tile, int kv_head, Partial resul
 template <int FORMAT>
 void attend_tile(const Work& work, const Tile& tile, int kv_head, Scratch& scratch, float* out) {
     const int rows = tile.count * work.group(), begin = first_span(tile, work.spec), end = end_span(tile);
-    gather_queries(work, tile, kv_head, scratch.q.data());
+    take_queries<FORMAT>(work, tile, kv_head, scratch);
     for (int span = begin; span < end; span++) {
         const Partial result = scratch.partial(span == begin ? 0 : 1);
-        attend_span<FORMAT>(work, tile, kv_head, span, scratch.q.data(), scratch.scores.data(), result);
+        attend_span<FORMAT>(work, tile, kv_head, span, scratch, result);
         if (span != begin) merge(scratch.partial(0), result, rows, work.dim());
     }
     write_output(work, tile, kv_head, scratch.partial(0), out);
@@ -303,8 +295,8 @@ void attend_split(Member& member, const Work& work, AttentionPlan& plan, Scratch
         const int task = item / spans, span = item % spans, kv_head = task % kv_heads;
         const Tile& tile = plan.tiles()[size_t(task / kv_heads)];
         if (span < first_span(tile, work.spec) || span >= end_span(tile)) return;
-        gather_queries(work, tile, kv_head, scratch.q.data());
-        attend_span<FORMAT>(work, tile, kv_head, span, scratch.q.data(), scratch.scores.data(), partial(task, span));
+        take_queries<FORMAT>(work, tile, kv_head, scratch);
+        attend_span<FORMAT>(work, tile, kv_head, span, scratch, partial(task, span));
     };
     member.share(tasks * spans, attend_item, FetchOwn(member, next));
     member.share(tasks, [&](int task) {
@@ -316,10 +308,18 @@ void attend_split(Member& member, const Work& work, AttentionPlan& plan, Scratch
     });
 }
 
+struct ReleaseTiles {
+    AttentionTiles& tiles;
+    ~ReleaseTiles() {
+        if constexpr (HAS_TILES) tiles.release();
+    }
+};
+
 template <int FORMAT>
 void attend_format(Member& member, const Work& work, AttentionPlan& plan, float* out, const BBWeight* next) {
     static thread_local Scratch scratch;
     scratch.reserve(plan.max_rows(), work.dim());
+    const ReleaseTiles release{scratch.tiles};
     if (plan.splits_spans()) return attend_split<FORMAT>(member, work, plan, scratch, out, next);
     const int kv_heads = work.spec.num_kv_heads;
     const auto body = [&](int item) {
@@ -351,7 +351,7 @@ void AttentionPlan::make(const BBBatch& batch, const BBAttention& spec, int team
     });
     for (const Tile& tile : tiles_) {
         max_spans_ = std::max(max_spans_, end_span(tile));
-        max_rows_ = std::max(max_rows_, tile.count * group);
+        max_rows_ = std::max(max_rows_, AttentionTiles::padded(tile.count * group));
     }
     const int tasks = int(tiles_.size()) * spec.num_kv_heads;
     splits_spans_ = team_size > 1 && max_spans_ > 1 && tasks < 4 * team_size;

@@ -271,8 +271,10 @@ class Library:
 def load_library(isa_name: str | None = None) -> Library:
     """The best build that is there and runs on this CPU, or the named one. Raises ConfigError where there is none."""
     for isa in isas():
-        path = library_path(isa)
-        if ((isa_name is None and runs_here(isa)) or isa.name == isa_name) and path.exists():
-            return Library(path)
+        if isa_name in (None, isa.name) and runs_here(isa) and library_path(isa).exists():
+            return Library(library_path(isa))
+    known = next((isa for isa in isas() if isa.name == isa_name), None)
+    if known and not runs_here(known):
+        raise ConfigError(f"build {isa_name!r} of the CPU kernels needs {' '.join(sorted(known.features))}: not here")
     wanted = f"build {isa_name!r} of the CPU kernels" if isa_name else "CPU kernels"
     raise ConfigError(f"{wanted} not found for this machine: run python -m engine.kernels.native.build")

@@ -53,21 +53,34 @@ void quantize_group(const float* y, float top, float& scale, float& sum, Store&&
 // How few rows are multiplied: the weights are read at the pace of memory, and each of them is used once or twice.
 constexpr int FEW = 2;
 
+// Of no consequence but for speed: the bits are the same.
+constexpr int TILES_FROM_ROWS = 12;  // below, a tile is too empty
+bool uses_tiles(int format, int64_t rows) { return HAS_TILES && format >= BB_INT8 && rows >= TILES_FROM_ROWS; }
+
 void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>& scratch) {
     const int padded = padded_k(*op.w), groups = num_groups(*op.w), format = op.w->format;
     const int64_t at = int64_t(row) * padded;
-    const bool is_float = format <= BB_FLOAT16;
+    const bool is_float = format <= BB_FLOAT16, by_tiles = uses_tiles(format, op.rows);
     if (!is_float && int(scratch.size()) < padded) scratch.resize(size_t(padded));
     float* y = is_float ? out.values.data() + at : scratch.data();
     convert_row(op.x + row * op.ldx, op.norm, op.eps, op.w->k, padded, y);
     if (is_float) return;
     for (int g = 0; g < groups; g++) {
-        float &scale = out.scale[size_t(row) * groups + g], &sum = out.sum[size_t(row) * groups + g];
+        TileGroup* tile = by_tiles ? &out.tiles[size_t(row / TILE_HEIGHT * groups + g)] : nullptr;
+        const int tile_row = row % TILE_HEIGHT;
+        float& scale = tile ? tile->scale[tile_row] : out.scale[size_t(row) * groups + g];
+        float& sum = tile ? tile->sum[tile_row] : out.sum[size_t(row) * groups + g];
         const auto quantize = [&](int top, auto&& store) {
             quantize_group(y + g * GROUP, float(top), scale, sum,
                            [&](int i, I codes) { store(at + g * GROUP + i, codes); });
         };
-        if (format == BB_INT4_A8)
+        const auto store_tile = [&](auto kind) {
+            return [&](int64_t i, I codes) { store_tile_row<kind>(*tile, tile_row, int(i - at) % GROUP, codes); };
+        };
+        if (tile && format == BB_INT4_A8) quantize(127, store_tile(std::integral_constant<int, BB_INT4_A8>{}));
+        else if (tile && format == BB_INT8) quantize(32767, store_tile(std::integral_constant<int, BB_INT8>{}));
+        else if (tile) quantize(MOST_SPLIT, store_tile(std::integral_constant<int, BB_INT4>{}));
+        else if (format == BB_INT4_A8)
             quantize(127, [&](int64_t i, I codes) { store_int8_quads(&out.int8[size_t(i)], codes); });
         else if (format == BB_INT8)
             quantize(32767, [&](int64_t i, I codes) { store_int16(&out.int16[size_t(i)], codes); });
@@ -324,6 +337,11 @@ void compare(const Linear& op, int row, int block, float (&outputs)[LANES]) {
     lanes.take(row % PANEL_ROWS, block, outputs);
 }
 
+BB_INLINE void finish_row(const Linear& op, int row, int block, float (&outputs)[LANES]) {
+    if (op.epilogue == LEADERS) compare(op, row, block, outputs);
+    else finish(load(outputs), op, row, block);
+}
+
 template <int FORMAT, int R, int B, class Fetch>
 __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int row, int block, Fetch next) {
     alignas(64) float sums[R][B][LANES];  // the epilogue reads them from here: on acc it would cost its registers
@@ -334,10 +352,7 @@ __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int 
         each<R>([&](auto m) { each<B>([&](auto n) { store(sums[m][n], acc[m][n]); }); });
     }
     for (int m = 0; m < R; m++)
-        for (int n = 0; n < B; n++) {
-            if (op.epilogue == LEADERS) compare(op, row + m, block + n, sums[m][n]);
-            else finish(load(sums[m][n]), op, row + m, block + n);
-        }
+        for (int n = 0; n < B; n++) finish_row(op, row + m, block + n, sums[m][n]);
 }
 
 // Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
@@ -367,6 +382,14 @@ int blocks_per_chunk(const BBWeight& w, int team_size) {
     return ceil_div(share, BLOCKS_PER_TILE) * BLOCKS_PER_TILE;
 }
 
+// While a number of blocks is multiplied, as many after them are fetched, a share with each tile of rows.
+FetchParts fetch_next(const BBWeight& w, int block, int count, int begin, int end, int tile_rows) {
+    const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * count <= num_blocks(w);
+    const int64_t bytes = block_bytes(w) * count, steps = int64_t(ceil_div(end - begin, tile_rows)) * num_groups(w);
+    const int64_t step = ceil_div(int(bytes / steps), CACHE_LINE) * CACHE_LINE;
+    return {block_data(w, block + count), fetches ? step : 0};
+}
+
 // Blocks [first, last) for rows [begin, end).
 template <int FORMAT, int B>
 int multiply_blocks(const Linear& op, const Activations& a, int begin, int end, int first, int last) {
@@ -377,14 +400,22 @@ int multiply_blocks(const Linear& op, const Activations& a, int begin, int end, 
             panel<FORMAT, B>(op, a, begin, end, block, FetchAhead<FORMAT, B>(w, block));
         return block;
     }
-    // While blocks are multiplied, the next ones are fetched, a share with each tile.
-    const int64_t bytes = block_bytes(w) * B, steps = int64_t(ceil_div(end - begin, 8)) * num_groups(w);
-    const int64_t step = ceil_div(int(bytes / steps), CACHE_LINE) * CACHE_LINE;
-    for (; block + B <= last; block += B) {
-        const bool fetches = end - begin >= FETCH_FROM_ROWS && block + 2 * B <= num_blocks(w);
-        panel<FORMAT, B>(op, a, begin, end, block, FetchParts{block_data(w, block + B), fetches ? step : 0});
-    }
+    for (; block + B <= last; block += B)
+        panel<FORMAT, B>(op, a, begin, end, block, fetch_next(w, block, B, begin, end, 8));
     return block;
+}
+
+template <int FORMAT>
+void multiply_item(const Linear& op, const Activations& a, int begin, int end, int first, int last) {
+    if constexpr (HAS_TILES && FORMAT >= BB_INT8) {
+        if (uses_tiles(FORMAT, op.rows))
+            return multiply_tiles<FORMAT>(
+                *op.w, a.tiles.data(), op.rows, begin, end, first, last,
+                [&](int block) { return fetch_next(*op.w, block, 1, begin, end, TILE_HEIGHT); },
+                [&](int row, int block, float (&outputs)[LANES]) { finish_row(op, row, block, outputs); });
+    }
+    const int rest = multiply_blocks<FORMAT, BLOCKS_PER_TILE>(op, a, begin, end, first, last);
+    if (BLOCKS_PER_TILE > 1) multiply_blocks<FORMAT, 1>(op, a, begin, end, rest, last);
 }
 
 template <int FORMAT>
@@ -396,8 +427,7 @@ void multiply_all(Member& member, const Linear& op, const Activations& a) {
         const int begin = item / chunks * PANEL_ROWS, end = std::min(op.rows, begin + PANEL_ROWS);
         const int first = item % chunks * chunk, last = std::min(blocks, first + chunk);
         if (op.epilogue == LEADERS) lanes.clear(end - begin);
-        const int rest = multiply_blocks<FORMAT, BLOCKS_PER_TILE>(op, a, begin, end, first, last);
-        if (BLOCKS_PER_TILE > 1) multiply_blocks<FORMAT, 1>(op, a, begin, end, rest, last);
+        multiply_item<FORMAT>(op, a, begin, end, first, last);
         if (op.epilogue != LEADERS) return;
         for (int row = begin; row < end; row++)
             op.leaders[int64_t(item % chunks) * op.rows + row] = lanes.leader(row - begin);
@@ -428,6 +458,10 @@ constexpr int ROWS_PER_ITEM = 2;
 void Activations::reserve(int64_t rows, const BBWeight& w) {
     const int64_t padded = padded_k(w);
     if (w.format <= BB_FLOAT16) return grow(values, rows * padded);
+    if (uses_tiles(w.format, rows)) {
+        grow(tiles, (rows + TILE_HEIGHT - 1) / TILE_HEIGHT * num_groups(w));
+        rows = TILES_FROM_ROWS;  // a last layer may be left with fewer
+    }
     grow(scale, rows * num_groups(w));
     grow(sum, rows * num_groups(w));
     if (w.format == BB_INT4_A8) grow(int8, rows * padded);

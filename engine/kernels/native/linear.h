@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "linear_tiles.h"
 #include "threads.h"
 #include "weights.h"
 
@@ -13,6 +14,7 @@ struct Activations {
     std::vector<float> values;     // float formats
     std::vector<int16_t> int16;    // int8, int4
     std::vector<int8_t> int8;      // int4_a8; int4 of few rows, split in two
+    std::vector<TileGroup> tiles;  // all of it where integers are multiplied by tiles
     std::vector<float> scale, sum;  // a group of 32: of the integers, and scale times their sum
 
     void reserve(int64_t rows, const BBWeight& w);

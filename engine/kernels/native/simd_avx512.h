@@ -5,7 +5,9 @@
 
 namespace bb {
 
-#ifdef __AVX512VNNI__
+#ifdef __AMX_INT8__
+constexpr const char* ISA_NAME = "amx";
+#elif defined(__AVX512VNNI__)
 constexpr const char* ISA_NAME = "avx512vnni";
 #else
 constexpr const char* ISA_NAME = "avx512";

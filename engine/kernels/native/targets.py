@@ -6,12 +6,14 @@ and a stale object is never loaded.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18  # of x86-64
 SOURCE_DIR = Path(__file__).parent
 BUILD_DIR = SOURCE_DIR / "build"
 SOURCES = sorted(SOURCE_DIR.glob("*.cpp"))
@@ -38,11 +40,22 @@ class Isa:
     flags: tuple[str, ...]
     features: frozenset[str] = frozenset()
 
+    @property
+    def uses_tiles(self) -> bool:
+        """Whether it uses AMX's tile registers, which a process has to ask for."""
+        return "amx_tile" in self.features
+
 
 _AVX512_FLAGS = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 _AVX512_FEATURES = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
+_VNNI_FLAGS, _VNNI_FEATURES = (*_AVX512_FLAGS, "-mavx512vnni"), _AVX512_FEATURES | {"avx512_vnni"}
 X86_ISAS = (  # best first
-    Isa("avx512vnni", (*_AVX512_FLAGS, "-mavx512vnni"), _AVX512_FEATURES | {"avx512_vnni"}),
+    Isa(
+        "amx",
+        (*_VNNI_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        _VNNI_FEATURES | {"avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"},
+    ),
+    Isa("avx512vnni", _VNNI_FLAGS, _VNNI_FEATURES),
     Isa("avx512", _AVX512_FLAGS, _AVX512_FEATURES),
     Isa("avx2", ("-march=x86-64-v3",), frozenset({"avx2", "fma", "f16c", "bmi2"})),
     Isa("portable", ("-DBB_PORTABLE",)),
@@ -69,13 +82,20 @@ def compiler_flags(isa: Isa, *, sanitize: bool) -> list[str]:
 
 
 def runs_here(isa: Isa) -> bool:
-    """Whether this CPU has what the build needs."""
-    return isa.features <= cpu_features()
+    """Whether this CPU has what the build needs, and the kernel lets this process use it."""
+    return isa.features <= cpu_features() and (not isa.uses_tiles or may_use_tiles())
 
 
 def is_built() -> bool:
     """Whether a build for this CPU is there."""
     return any(runs_here(isa) and library_path(isa).exists() for isa in isas())
+
+
+@cache
+def may_use_tiles() -> bool:
+    """Ask the kernel for AMX's tile registers, for all threads of this process and its forks (``arch_prctl(2)``)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)) == 0
 
 
 @cache

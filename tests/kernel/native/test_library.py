@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine.errors import ConfigError
+from engine.kernels.native import targets
 from engine.kernels.native.library import SHORT_LOOK_UP, Epilogue, Format, Library, NativeError, load_library
 from engine.kernels.native.packing import pack, unpack_rows
 from engine.kernels.native.targets import isas, runs_here
@@ -25,6 +26,25 @@ def test_the_best_build_for_this_cpu_is_loaded() -> None:
 def test_an_unknown_build_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'abacus'.*run python -m engine.kernels.native.build"):
         load_library("abacus")
+
+
+def test_a_build_that_this_cpu_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first instruction would end the process."""
+    monkeypatch.setattr(targets, "cpu_features", lambda: frozenset({"sse2"}))
+    best = next(iter(isas()))
+    assert best.features, "the portable build needs nothing"
+    with pytest.raises(ConfigError, match=rf"'{best.name}' of the CPU kernels needs .*: not here"):
+        load_library.__wrapped__(best.name)
+
+
+def test_tiles_are_used_only_where_the_kernel_grants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox may show AMX in its list of features and yet refuse the registers."""
+    tiled = [isa for isa in isas() if isa.uses_tiles]
+    everything = frozenset().union(*(isa.features for isa in isas()))
+    monkeypatch.setattr(targets, "cpu_features", lambda: everything)
+    for is_granted in (True, False):
+        monkeypatch.setattr(targets, "may_use_tiles", lambda granted=is_granted: granted)
+        assert [isa for isa in isas() if runs_here(isa)] == [isa for isa in isas() if is_granted or isa not in tiled]
 
 
 def test_number_of_threads(library: Library) -> None:
