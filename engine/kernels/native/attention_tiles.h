@@ -53,7 +53,7 @@ private:
     int rows_ = 0, dim_ = 0, height_ = 0;
 };
 
-#if defined(__AMX_BF16__) && !defined(BB_PORTABLE)
+#ifdef BB_TILES
 
 // 32 floats as bfloat16 of their upper bits and of the rest.
 BB_INLINE void store_split(F first, F second, void* high, void* low) {

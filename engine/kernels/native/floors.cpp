@@ -1,7 +1,7 @@
 // What this machine can do at best, measured with the same team and registers as the kernels: for the benchmark.
 #include "floors.h"
 
-#include "simd.h"
+#include "tiles.h"
 
 namespace bb {
 namespace {
@@ -33,7 +33,7 @@ __attribute__((noinline)) void fma_rounds() {
     make_opaque(total);
 }
 
-__attribute__((noinline)) void int16_rounds(const uint8_t* weights, const int16_t* x) {
+[[maybe_unused]] __attribute__((noinline)) void int16_rounds(const uint8_t* weights, const int16_t* x) {
     Pairs w = load_int8_pairs(weights);
     I sums[INTEGER_CHAINS];
     each<INTEGER_CHAINS>([&](auto i) { sums[i] = zero_int(); });
@@ -46,7 +46,7 @@ __attribute__((noinline)) void int16_rounds(const uint8_t* weights, const int16_
     make_opaque(total);
 }
 
-__attribute__((noinline)) void int8_rounds(const uint8_t* weights, const int8_t* x) {
+[[maybe_unused]] __attribute__((noinline)) void int8_rounds(const uint8_t* weights, const int8_t* x) {
     Quads w[2];
     load_nibble_quads(weights, w);
     QuadSum sums[INTEGER_CHAINS];
@@ -74,6 +74,26 @@ double measure_integers(Team& team, void (*rounds)(const uint8_t*, const X*)) {
     });
 }
 
+#ifdef BB_TILES
+// Rate of products of whole tiles, one for each of the BYTES of an activation.
+template <int BYTES>
+double measure_tiles(Team& team) {
+    constexpr int CHAINS = 4, TILE_ROUNDS = ROUNDS / TILE_HEIGHT, DEPTH = 64;
+    const int items = ITEMS_PER_THREAD * team.size();
+    return rate(team, 2.0 * TILE_HEIGHT * LANES * DEPTH * CHAINS * TILE_ROUNDS * items, items, [](int) {
+        alignas(64) static const uint8_t zeros[TILE_HEIGHT][DEPTH] = {};
+        TileShapes shapes;
+        const Tiles tiles(shapes.set(0, 7, TILE_HEIGHT, DEPTH));
+        each<8>([&](auto i) { tile_load<i>(zeros, DEPTH); });
+        for (int round = 0; round < TILE_ROUNDS; round++)
+            each<CHAINS>([&](auto i) {
+                tile_dot_signed<i, 4, 6>();
+                if constexpr (BYTES == 2) tile_dot_unsigned<i, 5, 7>();
+            });
+    });
+}
+#endif
+
 }  // namespace
 
 double measure_read(Team& team, const float* data, int64_t count) {
@@ -95,8 +115,14 @@ double measure_fma(Team& team) {
     return rate(team, 2.0 * LANES * FMA_CHAINS * ROUNDS * items, items, [](int) { fma_rounds(); });
 }
 
+#ifdef BB_TILES
+double measure_int16(Team& team) { return measure_tiles<2>(team); }
+
+double measure_int8(Team& team) { return measure_tiles<1>(team); }
+#else
 double measure_int16(Team& team) { return measure_integers<int16_t>(team, int16_rounds); }
 
 double measure_int8(Team& team) { return measure_integers<int8_t>(team, int8_rounds); }
+#endif
 
 }  // namespace bb

@@ -32,7 +32,7 @@ template <int FORMAT, class MakeFetch, class Finish>
 void multiply_tiles(const BBWeight& w, const TileGroup* x, int rows, int begin, int end, int first, int last,
                     MakeFetch&& make_fetch, Finish&& finish);
 
-#if defined(__AMX_INT8__) && !defined(BB_PORTABLE)
+#ifdef BB_TILES
 
 template <int FORMAT>
 void store_tile_row(TileGroup& out, int row, int half, I x) {

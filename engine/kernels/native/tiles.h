@@ -1,5 +1,5 @@
-// Tile registers (AMX): 16 rows of 64 bytes each, and products of whole tiles. Nothing of it is used where HAS_TILES is
-// false.
+// Tile registers (AMX): 16 rows of 64 bytes each, and products of whole tiles. There where BB_TILES is defined; HAS_TILES
+// says the same to templates.
 //
 // C += A B, with A [rows][k] and B [k / 4 or k / 2][16 columns][4 bytes or 2 bfloat16]; C is 16 columns of 32 bits.
 // A row of C depends on its row of A alone.
@@ -11,7 +11,8 @@ namespace bb {
 
 constexpr int TILE_HEIGHT = 16;
 
-#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && !defined(BB_PORTABLE)
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && !defined(BB_PORTABLE)
+#define BB_TILES
 
 constexpr bool HAS_TILES = true;
 
