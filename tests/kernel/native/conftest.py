@@ -3,7 +3,7 @@
 With ``--sanitize`` the builds are those of ``build --sanitize``, whose run time has to be in the process first::
 
     LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-        pytest tests/kernel/native --sanitize -s -k "avx512 or avx2 or portable or packing"
+        pytest tests/kernel/native --sanitize -s -k "amx or avx512 or avx2 or portable or packing"
 """
 
 from __future__ import annotations
