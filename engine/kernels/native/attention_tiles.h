@@ -69,12 +69,9 @@ BB_INLINE void store_split(F first, F second, void* high, void* low) {
 inline void AttentionTiles::take_queries(const float* q, int rows, int dim) {
     rows_ = rows, dim_ = dim;
     const int tiles = ceil_div(rows, TILE_HEIGHT), parts = dim / TILE_DEPTH;
-    const auto fit_size = [](auto& buffer, size_t size) {
-        if (buffer.size() < size) buffer.resize(size);
-    };
-    fit_size(queries_, size_t(tiles) * parts * 2 * TILE_HEIGHT);
-    fit_size(values_, size_t(PAIRS) * (dim / LANES) * TILE_HEIGHT);
-    fit_size(scores_, TILE_HEIGHT * ROW);
+    grow(queries_, int64_t(tiles) * parts * 2 * TILE_HEIGHT);
+    grow(values_, int64_t(PAIRS) * (dim / LANES) * TILE_HEIGHT);
+    grow(scores_, TILE_HEIGHT * ROW);
     for (int row = 0; row < rows; row++)
         for (int part = 0; part < parts; part++) {
             const float* from = q + row * dim + part * TILE_DEPTH;

@@ -60,34 +60,29 @@ bool uses_tiles(int format, int64_t rows) { return HAS_TILES && format >= BB_INT
 void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>& scratch) {
     const int padded = padded_k(*op.w), groups = num_groups(*op.w), format = op.w->format;
     const int64_t at = int64_t(row) * padded;
-    const bool is_float = format <= BB_FLOAT16, by_tiles = uses_tiles(format, op.rows);
+    const bool is_float = format <= BB_FLOAT16;
     if (!is_float && int(scratch.size()) < padded) scratch.resize(size_t(padded));
     float* y = is_float ? out.values.data() + at : scratch.data();
     convert_row(op.x + row * op.ldx, op.norm, op.eps, op.w->k, padded, y);
     if (is_float) return;
+    const float top = format == BB_INT4_A8 ? 127 : format == BB_INT8 ? 32767 : MOST_SPLIT;
     for (int g = 0; g < groups; g++) {
-        TileGroup* tile = by_tiles ? &out.tiles[size_t(row / TILE_HEIGHT * groups + g)] : nullptr;
-        const int tile_row = row % TILE_HEIGHT;
-        float& scale = tile ? tile->scale[tile_row] : out.scale[size_t(row) * groups + g];
-        float& sum = tile ? tile->sum[tile_row] : out.sum[size_t(row) * groups + g];
-        const auto quantize = [&](int top, auto&& store) {
-            quantize_group(y + g * GROUP, float(top), scale, sum,
-                           [&](int i, I codes) { store(at + g * GROUP + i, codes); });
-        };
-        const auto store_tile = [&](auto kind) {
-            return [&](int64_t i, I codes) { store_tile_row<kind>(*tile, tile_row, int(i - at) % GROUP, codes); };
-        };
-        if (tile && format == BB_INT4_A8) quantize(127, store_tile(std::integral_constant<int, BB_INT4_A8>{}));
-        else if (tile && format == BB_INT8) quantize(32767, store_tile(std::integral_constant<int, BB_INT8>{}));
-        else if (tile) quantize(MOST_SPLIT, store_tile(std::integral_constant<int, BB_INT4>{}));
-        else if (format == BB_INT4_A8)
-            quantize(127, [&](int64_t i, I codes) { store_int8_quads(&out.int8[size_t(i)], codes); });
-        else if (format == BB_INT8)
-            quantize(32767, [&](int64_t i, I codes) { store_int16(&out.int16[size_t(i)], codes); });
-        else if (op.rows <= FEW)  // the same integers as for more rows, which are multiplied whole
-            quantize(MOST_SPLIT, [&](int64_t i, I codes) { store_split_quads(&out.int8[size_t(2 * i)], codes); });
-        else
-            quantize(MOST_SPLIT, [&](int64_t i, I codes) { store_int16(&out.int16[size_t(i)], codes); });
+        if constexpr (HAS_TILES)
+            if (uses_tiles(format, op.rows)) {
+                TileGroup& tile = out.tiles[size_t(row / TILE_HEIGHT * groups + g)];
+                const int r = row % TILE_HEIGHT;
+                quantize_group(y + g * GROUP, top, tile.scale[r], tile.sum[r],
+                               [&](int i, I codes) { store_tile_row(tile, format, r, i, codes); });
+                continue;
+            }
+        const int64_t first = at + g * GROUP, group = int64_t(row) * groups + g;
+        quantize_group(y + g * GROUP, top, out.scale[size_t(group)], out.sum[size_t(group)], [&](int i, I codes) {
+            const size_t k = size_t(first + i);
+            if (format == BB_INT4_A8) store_int8_quads(&out.int8[k], codes);
+            // The same integers as for more rows, which are multiplied whole.
+            else if (format == BB_INT4 && op.rows <= FEW) store_split_quads(&out.int8[2 * k], codes);
+            else store_int16(&out.int16[k], codes);
+        });
     }
 }
 
@@ -444,11 +439,6 @@ void multiply_all(Member& member, const Linear& op, const Activations& a) {
         case BB_INT4: return multiply_all<BB_INT4>(member, op, a);
         case BB_INT4_A8: return multiply_all<BB_INT4_A8>(member, op, a);
     }
-}
-
-template <class Vector>
-void grow(Vector& v, int64_t size) {
-    if (int64_t(v.size()) < size) v.resize(size_t(size));
 }
 
 constexpr int ROWS_PER_ITEM = 2;

@@ -22,9 +22,8 @@ struct alignas(64) TileGroup {
     float scale[TILE_HEIGHT], sum[TILE_HEIGHT];
 };
 
-// Values 16 * half … of a group, in the order of int4's nibbles or in their own.
-template <int FORMAT>
-void store_tile_row(TileGroup& out, int row, int half, I x);
+// Values `first` … of a group (0 or 16), in the order of int4's nibbles or in their own.
+void store_tile_row(TileGroup& out, int format, int row, int first, I x);
 
 // Rows [begin, end) of `rows`, begin a multiple of 16, times blocks [first, last) of w. `make_fetch(block)` makes what
 // fetches meanwhile, `finish(row, block, outputs)` takes a row's 16.
@@ -34,15 +33,14 @@ void multiply_tiles(const BBWeight& w, const TileGroup* x, int rows, int begin, 
 
 #ifdef BB_TILES
 
-template <int FORMAT>
-void store_tile_row(TileGroup& out, int row, int half, I x) {
-    const auto bytes = [](__m512i v) __attribute__((always_inline)) {
+inline void store_tile_row(TileGroup& out, int format, int row, int first, I x) {
+    const auto bytes = [format](__m512i v) __attribute__((always_inline)) {
         const __m128i packed = _mm512_cvtepi32_epi8(v);  // the lowest byte of each
-        return FORMAT == BB_INT8 ? packed : _mm_shuffle_epi8(packed, _mm_load_si128((const __m128i*)QUAD_ORDER));
+        return format == BB_INT8 ? packed : _mm_shuffle_epi8(packed, _mm_load_si128((const __m128i*)QUAD_ORDER));
     };
     auto& [high, low] = out.rows[row];
-    _mm_store_si128((__m128i*)(high + half), bytes(FORMAT == BB_INT4_A8 ? x.v : _mm512_srai_epi32(x.v, 8)));
-    if (FORMAT != BB_INT4_A8) _mm_store_si128((__m128i*)(low + half), bytes(x.v));
+    _mm_store_si128((__m128i*)(high + first), bytes(format == BB_INT4_A8 ? x.v : _mm512_srai_epi32(x.v, 8)));
+    if (format != BB_INT4_A8) _mm_store_si128((__m128i*)(low + first), bytes(x.v));
 }
 
 // A group of 16 channels as a tile: [8 quads of k][16 channels][4 k].
@@ -150,7 +148,7 @@ void multiply_tiles(const BBWeight& w, const TileGroup* x, int rows, int begin, 
                     MakeFetch&& make_fetch, Finish&& finish) {
     static thread_local std::vector<TileWeights> unpacked;
     const int groups = num_groups(w);
-    if (int(unpacked.size()) < groups) unpacked.resize(size_t(groups));
+    grow(unpacked, groups);
     const Tiles tiles(integer_shapes(std::min(TILE_HEIGHT, ceil_div(rows, 4) * 4)));
     for (int block = first; block < last; block++) {
         const uint8_t* packed = block_data(w, block);

@@ -5,10 +5,6 @@
 namespace bb {
 namespace {
 
-void fit(std::vector<float>& buffer, int64_t size) {
-    if (int64_t(buffer.size()) < size) buffer.resize(size_t(size));
-}
-
 // Row wanted[i] of `from` becomes row i of `to`, which may be the same.
 void gather(Member& member, const BBBatch& batch, const float* from, float* to, int64_t width) {
     member.share(1, [&](int) {
@@ -30,10 +26,10 @@ void Workspace::reserve_stack(const BBLayer* layers, int num_layers, int64_t tok
     for (const BBLayer* layer = layers; layer < layers + num_layers; layer++) {
         for (const BBWeight* w : {&layer->qkv, &layer->o, &layer->gate_up, &layer->down})
             activations.reserve(tokens, *w);
-        fit(qkv, tokens * layer->qkv.n);
-        fit(attended, tokens * layer->o.k);
-        fit(activated, tokens * layer->down.k);
-        fit(kept, tokens * layer->down.n);
+        grow(qkv, tokens * layer->qkv.n);
+        grow(attended, tokens * layer->o.k);
+        grow(activated, tokens * layer->down.k);
+        grow(kept, tokens * layer->down.n);
     }
 }
 

@@ -1,5 +1,5 @@
-// Tile registers (AMX): 16 rows of 64 bytes each, and products of whole tiles. There where BB_TILES is defined; HAS_TILES
-// says the same to templates.
+// Tile registers (AMX): 16 rows of 64 bytes each, and products of whole tiles. There where BB_TILES is defined, and
+// HAS_TILES says the same to `if constexpr`.
 //
 // C += A B, with A [rows][k] and B [k / 4 or k / 2][16 columns][4 bytes or 2 bfloat16]; C is 16 columns of 32 bits.
 // A row of C depends on its row of A alone.

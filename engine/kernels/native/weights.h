@@ -18,6 +18,11 @@ namespace bb {
 constexpr int GROUP = 32;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+// Buffers live from call to call and never shrink.
+template <class Buffer>
+void grow(Buffer& buffer, int64_t size) {
+    if (int64_t(buffer.size()) < size) buffer.resize(size_t(size));
+}
 constexpr int group_bytes(int format) {
     switch (format) {
         case BB_FLOAT32: return GROUP * LANES * 4;

@@ -32,3 +32,13 @@ def library(request: pytest.FixtureRequest) -> Iterator[Library]:
     loaded = load_library(request.param)
     yield loaded
     loaded.set_num_threads(None)
+
+
+@pytest.fixture
+def tiles_and_vectors() -> tuple[Library, Library]:
+    """The build for tile registers and the best one without."""
+    with_tiles = next((isa for isa in isas() if isa.uses_tiles), None)
+    without = next(isa for isa in isas() if not isa.uses_tiles)
+    if with_tiles is None or not runs_here(with_tiles):
+        pytest.skip("needs a CPU with AMX")
+    return load_library(with_tiles.name), load_library(without.name)

@@ -13,8 +13,7 @@ from engine.errors import ConfigError
 from engine.kernels.attend.cpu import LayerCache, attention_struct, batch_struct, make_kv_cache
 from engine.kernels.batch import AttentionSpec, StepBatch
 from engine.kernels.elementwise import round_to_codes
-from engine.kernels.native.library import Library, NativeError, load_library
-from engine.kernels.native.targets import isas, runs_here
+from engine.kernels.native.library import Library, NativeError
 from tests.kernel.batches import CPU, make_batch, make_cos_sin, make_tables, num_blocks
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.int8: 6e-2}  # of outputs around 1
@@ -183,13 +182,13 @@ def test_a_token_is_the_same_bits_however_the_work_is_cut(library: Library, shap
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.dim % 32 == 0], ids=str)
-def test_tile_registers_lose_no_more_than_the_last_bits(shape: Shape) -> None:
+def test_tile_registers_lose_no_more_than_the_last_bits(
+    tiles_and_vectors: tuple[Library, Library], shape: Shape
+) -> None:
     """Over the same bfloat16 cache, beside float32 products: what is split in two halves keeps 16 bits of mantissa."""
-    if "amx" not in {isa.name for isa in isas() if runs_here(isa)}:
-        pytest.skip("needs a CPU with AMX")
     results = []
-    for name in ("amx", "avx512vnni"):
-        run = Run(load_library(name), shape, torch.bfloat16)
+    for library in tiles_and_vectors:
+        run = Run(library, shape, torch.bfloat16)
         run.prefill_old()
         results.append(torch.cat(run.new()))
     assert (results[0] - results[1]).abs().max() < 1e-4

@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels.native.library import Epilogue, Format, Library, NativeError, load_library
+from engine.kernels.native.library import Epilogue, Format, Library, NativeError
 from engine.kernels.native.packing import PackedWeight, pack, unpack_rows
-from engine.kernels.native.targets import isas, runs_here
 
 # Largest error against float64 with the same (unpacked) weights, as a share of the terms' magnitudes.
 TOLERANCE = {Format.INT8: 5e-5, Format.INT4: 5e-5, Format.INT4_A8: 1.5e-2}
@@ -102,13 +101,12 @@ def test_a_row_is_the_same_bits_in_any_company(library: Library, format: Format,
 
 @pytest.mark.parametrize("format", [Format.INT8, Format.INT4, Format.INT4_A8])
 @pytest.mark.parametrize(("n", "k"), [(33, 257), (960, 576), (16, 32)])
-def test_tile_registers_give_the_bits_of_vectors(format: Format, n: int, k: int) -> None:
-    builds = {isa.name: isa for isa in isas() if runs_here(isa)}
-    if "amx" not in builds:
-        pytest.skip("needs a CPU with AMX")
+def test_tile_registers_give_the_bits_of_vectors(
+    tiles_and_vectors: tuple[Library, Library], format: Format, n: int, k: int
+) -> None:
+    tiles, vectors = tiles_and_vectors
     torch.manual_seed(0)
     weight, x = pack(torch.randn(n, k), format), torch.randn(200, k) * torch.rand(200, 1) * 9
-    tiles, vectors = load_library("amx"), load_library("avx512vnni")
     for count in ROWS:
         assert torch.equal(run(tiles, weight, x[:count]), run(vectors, weight, x[:count])), count
 
