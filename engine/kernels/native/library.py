@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.errors import ConfigError
-from engine.kernels.native.targets import isas, library_path, runs_here
+from engine.kernels.native.targets import cpu_features, isas, library_path, runs_here
 
 ABI_VERSION = 6
 SHORT_LOOK_UP = 16  # rows: a third of a millisecond, with int4
@@ -275,6 +275,8 @@ def load_library(isa_name: str | None = None) -> Library:
             return Library(library_path(isa))
     known = next((isa for isa in isas() if isa.name == isa_name), None)
     if known and not runs_here(known):
-        raise ConfigError(f"build {isa_name!r} of the CPU kernels needs {' '.join(sorted(known.features))}: not here")
+        missing = " ".join(sorted(known.features - cpu_features()))
+        reason = f"this CPU lacks {missing}" if missing else "the kernel grants this process no tile registers"
+        raise ConfigError(f"build {isa_name!r} of the CPU kernels cannot run here: {reason}")
     wanted = f"build {isa_name!r} of the CPU kernels" if isa_name else "CPU kernels"
     raise ConfigError(f"{wanted} not found for this machine: run python -m engine.kernels.native.build")

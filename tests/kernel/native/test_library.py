@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine.errors import ConfigError
+from engine.kernels.native import library as library_module
 from engine.kernels.native import targets
 from engine.kernels.native.library import SHORT_LOOK_UP, Epilogue, Format, Library, NativeError, load_library
 from engine.kernels.native.packing import pack, unpack_rows
@@ -30,11 +31,15 @@ def test_an_unknown_build_is_refused() -> None:
 
 def test_a_build_that_this_cpu_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first instruction would end the process."""
-    monkeypatch.setattr(targets, "cpu_features", lambda: frozenset({"sse2"}))
     best = isas()[0]
     if not best.features:
         pytest.skip("the portable build needs nothing")
-    with pytest.raises(ConfigError, match=rf"'{best.name}' of the CPU kernels needs .*: not here"):
+    for module in (targets, library_module):
+        monkeypatch.setattr(module, "cpu_features", lambda: frozenset({"sse2"}))
+    lacks = " ".join(sorted(best.features))
+    with pytest.raises(
+        ConfigError, match=rf"'{best.name}' of the CPU kernels cannot run here: this CPU lacks {lacks}$"
+    ):
         load_library.__wrapped__(best.name)
 
 
@@ -46,6 +51,10 @@ def test_tiles_are_used_only_where_the_kernel_grants_them(monkeypatch: pytest.Mo
     for is_granted in (True, False):
         monkeypatch.setattr(targets, "may_use_tiles", lambda granted=is_granted: granted)
         assert [isa for isa in isas() if runs_here(isa)] == [isa for isa in isas() if is_granted or isa not in tiled]
+    monkeypatch.setattr(library_module, "cpu_features", lambda: everything)
+    for isa in tiled:
+        with pytest.raises(ConfigError, match="cannot run here: the kernel grants this process no tile registers"):
+            load_library.__wrapped__(isa.name)
 
 
 def test_number_of_threads(library: Library) -> None:
