@@ -350,6 +350,16 @@ __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int 
         for (int n = 0; n < B; n++) finish_row(op, row + m, block + n, sums[m][n]);
 }
 
+template <int FORMAT, int R>
+__attribute__((noinline)) void wide_tile(const Linear& op, const Activations& a, int row, int block,
+                                         const WideGroup* w, FetchParts next) {
+    alignas(64) float sums[R][LANES];
+    const int groups = num_groups(*op.w);
+    const int64_t ldx = padded_k(*op.w), scales = int64_t(row) * groups;
+    multiply_widened<FORMAT, R>(&a.int16[row * ldx], ldx, &a.scale[scales], &a.sum[scales], w, groups, next, sums);
+    for (int m = 0; m < R; m++) finish_row(op, row + m, block, sums[m]);
+}
+
 // Rows [begin, end) times blocks [block, block + B), in the tallest tiles that the registers hold.
 template <int FORMAT, int B, class Fetch>
 void panel(const Linear& op, const Activations& a, int begin, int end, int block, Fetch next) {
@@ -367,6 +377,7 @@ void panel(const Linear& op, const Activations& a, int begin, int end, int block
     else tile_rows<2, 1>(begin, end, call);
 }
 
+constexpr int WIDE_ROWS = 6;
 constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
 constexpr int FETCH_OWN_BYTES = 64 << 10, FETCH_OWN_STEP = 8 * CACHE_LINE;
 constexpr int FETCH_FROM_ROWS = BLOCKS_PER_TILE > 1 ? 1 : 3;  // the hardware keeps up with one stream and few rows
@@ -400,6 +411,20 @@ int multiply_blocks(const Linear& op, const Activations& a, int begin, int end, 
     return block;
 }
 
+// The same by weights that are widened once for all of the rows.
+template <int FORMAT>
+void multiply_wide_blocks(const Linear& op, const Activations& a, int begin, int end, int first, int last) {
+    const int groups = num_groups(*op.w);
+    for (int block = first; block < last; block++) {
+        const auto* w = widen_block<FORMAT>(*op.w, block);
+        FetchParts next = fetch_next(*op.w, block, 1, begin, end, WIDE_ROWS);
+        tile_rows<WIDE_ROWS, 4, 3, 2, 1>(begin, end, [&](auto rows, int row) {
+            wide_tile<FORMAT, rows>(op, a, row, block, w, next);
+            next.skip(groups);
+        });
+    }
+}
+
 template <int FORMAT>
 void multiply_item(const Linear& op, const Activations& a, int begin, int end, int first, int last) {
     if constexpr (HAS_TILES && FORMAT >= BB_INT8) {
@@ -408,6 +433,9 @@ void multiply_item(const Linear& op, const Activations& a, int begin, int end, i
                 *op.w, a.tiles.data(), op.rows, begin, end, first, last,
                 [&](int block) { return fetch_next(*op.w, block, 1, begin, end, TILE_HEIGHT); },
                 [&](int row, int block, float (&outputs)[LANES]) { finish_row(op, row, block, outputs); });
+    }
+    if constexpr (CAN_WIDEN<FORMAT>) {
+        if (end - begin >= WIDENED_FROM_ROWS) return multiply_wide_blocks<FORMAT>(op, a, begin, end, first, last);
     }
     const int rest = multiply_blocks<FORMAT, BLOCKS_PER_TILE>(op, a, begin, end, first, last);
     if (BLOCKS_PER_TILE > 1) multiply_blocks<FORMAT, 1>(op, a, begin, end, rest, last);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "linear_tiles.h"
+#include "linear_widened.h"
 #include "threads.h"
 #include "weights.h"
 

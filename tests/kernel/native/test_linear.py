@@ -114,13 +114,13 @@ def test_tile_registers_give_the_bits_of_vectors(
 @pytest.mark.parametrize("format", Format)
 def test_the_largest_integers_do_not_overflow(library: Library, format: Format) -> None:
     """Activations all of one size and codes all at their top: the sums are as large as they can be."""
-    weight, x = pack(torch.ones(33, 96).index_fill(0, torch.tensor([2]), -1.0), format), torch.ones(9, 96)
+    weight, x = pack(torch.ones(33, 96).index_fill(0, torch.tensor([2]), -1.0), format), torch.ones(23, 96)
     x[1::2] = -1.0
     x[4, ::2] = -1.0
     whole = run(library, weight, x)
     wanted, magnitude = expected(weight, x, None, None)
     assert_close(whole, wanted, magnitude, format)
-    for count in (1, 2):  # multiplied in another way than more rows are
+    for count in (1, 2, 9):  # each multiplied in another way than more rows are
         assert torch.equal(torch.cat([run(library, weight, rows) for rows in x.split(count)]), whole)
 
 
@@ -136,13 +136,15 @@ def test_strided_rows_and_what_lies_between_them(library: Library, format: Forma
 
 
 @pytest.mark.parametrize("format", Format)
-def test_nan_and_infinity_stay_in_their_row(library: Library, format: Format) -> None:
+@pytest.mark.parametrize("rows", [5, 21])
+def test_nan_and_infinity_stay_in_their_row(library: Library, format: Format, rows: int) -> None:
     torch.manual_seed(0)
-    weight, x = pack(torch.randn(48, 64), format), torch.randn(5, 64)
+    weight, x = pack(torch.randn(48, 64), format), torch.randn(rows, 64)
     clean = run(library, weight, x)
     x[1, 3], x[3, 40] = float("nan"), float("inf")
     dirty = run(library, weight, x)
-    assert torch.equal(dirty[[0, 2, 4]], clean[[0, 2, 4]])
+    others = [0, 2, *range(4, rows)]
+    assert torch.equal(dirty[others], clean[others])
     assert dirty[1].isnan().all()
     assert not dirty[3].isfinite().any()
 
