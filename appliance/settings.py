@@ -201,7 +201,7 @@ class Settings:
     long_prefill_token_threshold: int = _knob(0, "most tokens of one prompt in a step while other requests run; 0 = no limit", _ENGINE, parse=parse_size, check=_between(0))
     scheduling_policy: str = _knob("fcfs", "which waiting request is next: first come first served, or by its priority", _ENGINE, choices=("fcfs", "priority"))
     fair_step_tokens: int = _knob(4, "tokens of a step that a key may take beside one with fewer requests that was served less: short steps for the quiet one, fewer tokens a second in all; 0 = any number", _ENGINE, check=_between(0))
-    max_step_ms: int = _knob(200, "milliseconds that a step may take while streams wait for it: prompts are computed in pieces of what this machine does in that time; a quarter of it while several keys have work or lately had; 0 = as long as the token budget takes", _ENGINE, check=_between(0))
+    max_step_ms: int = _knob(200, "milliseconds that a step may take while streams wait for it: prompts are computed in pieces of what this machine does in that time, and of at least as many tokens as there are streams; a quarter of it while several keys have work or lately had; 0 = as long as the token budget takes", _ENGINE, check=_between(0))
     async_scheduling: bool = _knob(False, "plan each step while the one before it is computed; same output, not with --speculative-config or --tensor-parallel-size", _ENGINE)
     max_num_queued_reqs: int = _knob(1024, "requests that may wait for a place among those that run; what is more gets a 503 at once", _ENGINE, check=_between(1))
     max_num_queued_tokens: int = _knob(262144, "prompt tokens of requests that wait, together; one prompt may always wait", _ENGINE, parse=parse_size, check=_between(1))

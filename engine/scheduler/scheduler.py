@@ -270,7 +270,7 @@ class Scheduler:
         if not limit_s or not self._config.enable_chunked_prefill:
             return PromptTime(None, self._step_time)
         num_rows = sum(min(count, self._shares.left(tenant)) for tenant, count in decoding.items())
-        return PromptTime(limit_s - self._step_time.decoding.expect(num_rows), self._step_time)
+        return PromptTime(limit_s - self._step_time.decoding.expect(num_rows), self._step_time, num_rows)
 
     def _plan_running(self, plan: StepPlan) -> None:
         for request in tuple(self._running):

@@ -79,11 +79,21 @@ class TestPromptsBesideStreams:
         begin_stream(core)
         assert compute_prompt(core, 100) == [16] * 6 + [4]
 
-    def test_rows_that_take_all_the_time_leave_a_grain(self):
-        core = make_timed_core(Machine(row_s=0.05))
-        for _ in range(8):
-            begin_stream(core)
-        assert set(compute_prompt(core, 64)) == {16}
+    @pytest.mark.parametrize(("num_streams", "piece"), [(1, 16), (8, 16), (16, 16), (17, 32), (40, 48)])
+    def test_many_streams_leave_prompts_as_many_tokens(self, num_streams, piece):
+        core = make_timed_core(Machine(row_s=0.05, token_s=0.05), max_num_seqs=64)
+        for _ in range(num_streams):
+            begin_stream(core, prompt=20)
+        assert set(compute_prompt(core, 4 * piece)) == {piece}
+
+    def test_they_share_them(self):
+        core = make_timed_core(Machine(row_s=0.05, token_s=0.05), max_num_seqs=64)
+        for _ in range(40):
+            begin_stream(core, prompt=20)
+        first, second = make_message(30, max_tokens=1), make_message(30, max_tokens=1)
+        add(core, first, second)
+        core.step()
+        assert [rows_of(core)[message.request_id] for message in (first, second)] == [30, 18]
 
     def test_it_can_be_off(self):
         core = make_timed_core(Machine(token_s=0.01), max_step_ms=0)
