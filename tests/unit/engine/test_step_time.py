@@ -79,6 +79,12 @@ class TestPromptsBesideStreams:
         begin_stream(core)
         assert compute_prompt(core, 100) == [16] * 6 + [4]
 
+    def test_rows_that_take_all_the_time_leave_a_grain(self):
+        core = make_timed_core(Machine(row_s=0.05))
+        for _ in range(8):
+            begin_stream(core)
+        assert set(compute_prompt(core, 64)) == {16}
+
     @pytest.mark.parametrize(("num_streams", "piece"), [(1, 16), (8, 16), (16, 16), (17, 32), (40, 48)])
     def test_many_streams_leave_prompts_as_many_tokens(self, num_streams, piece):
         core = make_timed_core(Machine(row_s=0.05, token_s=0.05), max_num_seqs=64)
