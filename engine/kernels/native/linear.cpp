@@ -377,7 +377,7 @@ void panel(const Linear& op, const Activations& a, int begin, int end, int block
     else tile_rows<2, 1>(begin, end, call);
 }
 
-constexpr int WIDE_ROWS = 6;
+constexpr int WIDE_ROWS = 6;  // of AVX2's 16 registers, four are left for weights, an activation and a product
 constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
 constexpr int FETCH_OWN_BYTES = 64 << 10, FETCH_OWN_STEP = 8 * CACHE_LINE;
 constexpr int FETCH_FROM_ROWS = BLOCKS_PER_TILE > 1 ? 1 : 3;  // the hardware keeps up with one stream and few rows
