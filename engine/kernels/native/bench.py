@@ -25,6 +25,7 @@ CPU = torch.device("cpu")
 KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 FLOOR_BYTES = 256 << 20
 CACHED_BYTES = 192 << 20  # weights of a linear measurement, together: more than a cache
+OUTLIER_CHANNELS, OUTLIER_FACTOR = slice(None, None, 256), 16  # of a model's activations: int4_a8 treats them apart
 LINEARS = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 
 
@@ -108,6 +109,7 @@ def linear_cell(library: Library, floors: Floors, copies: list[PackedWeight], m:
     """One figure: m rows times each copy in turn."""
     weight = copies[0]
     x, y = torch.randn(m, weight.k), torch.empty(m, weight.num_outputs)
+    x[:, OUTLIER_CHANNELS] *= OUTLIER_FACTOR
     epilogue = Epilogue.SWIGLU if weight.is_gate_up else Epilogue.STORE
 
     def run() -> None:
@@ -132,6 +134,7 @@ class Stack:
         head_format = Format.INT8 if format in (Format.INT4, Format.INT4_A8) else format
         self.head = pack(torch.randn(shape.vocab, shape.hidden) * 0.05, head_format)
         self.norm = torch.ones(shape.hidden)
+        self.norm[OUTLIER_CHANNELS] = OUTLIER_FACTOR
         half = shape.head_dim // 2
         self.cos_sin = torch.cat([torch.ones(8192, half), torch.zeros(8192, half)], dim=1)
         self.caches = make_kv_cache(blocks, 16, shape.kv_heads, shape.head_dim, shape.layers, kv_dtype, CPU)

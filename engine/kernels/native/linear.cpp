@@ -36,12 +36,28 @@ void convert_row(const float* x, const float* norm, float eps, int k, int padded
 
 constexpr float SMALLEST = 1e-30f;  // below, a group counts as zero: the inverse of its scale would overflow
 
-// One group of 32 values as integers of at most `top`, with the scale that gives the values back.
-template <class Store>
-void quantize_group(const float* y, float top, float& scale, float& sum, Store&& store_codes) {
+// A group of int4_a8 with a value of more than so many times its row's root mean square keeps 16 bits: rounded to 8, it
+// would have errors as large as others' values. One in eight or so has; without them errors of logits are halved.
+constexpr float OUTLIER = 5;
+
+float root_mean_square(const float* y, int padded, int k) {
+    F squares = zero();
+    for (int i = 0; i < padded; i += LANES) squares = fma(load(y + i), load(y + i), squares);
+    return std::sqrt(sum_lanes(squares) / float(k));
+}
+
+// The largest magnitude of one group of 32 values; NaN where any is.
+float largest_of(const float* y) {
     const F first = load(y), second = load(y + LANES);
     // max passes on a NaN of its second argument only; the product with zero brings in one of the first.
-    const float largest = max_lanes(fma(first, zero(), max(abs(first), abs(second))));
+    return max_lanes(fma(first, zero(), max(abs(first), abs(second))));
+}
+
+// One group of 32 values, none larger than `largest`, as integers of at most `top`, with the scale that gives the values
+// back.
+template <class Store>
+void quantize_group(const float* y, float largest, float top, float& scale, float& sum, Store&& store_codes) {
+    const F first = load(y), second = load(y + LANES);
     scale = largest / top;
     const F inverse = set(largest > SMALLEST ? top / largest : 0.0f);
     const I a = round_to_int(mul(first, inverse)), b = round_to_int(mul(second, inverse));
@@ -57,6 +73,9 @@ constexpr int FEW = 2;
 constexpr int TILES_FROM_ROWS = 12;  // below, a tile is too empty
 bool uses_tiles(int format, int64_t rows) { return HAS_TILES && format >= BB_INT8 && rows >= TILES_FROM_ROWS; }
 
+// int4 of few rows is multiplied with the same integers as of more, in another way.
+bool uses_bytes(int format, int64_t rows) { return format == BB_INT4_A8 || (format == BB_INT4 && rows <= FEW); }
+
 void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>& scratch) {
     const int padded = padded_k(*op.w), groups = num_groups(*op.w), format = op.w->format;
     const int64_t at = int64_t(row) * padded;
@@ -65,24 +84,29 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
     float* y = is_float ? out.values.data() + at : scratch.data();
     convert_row(op.x + row * op.ldx, op.norm, op.eps, op.w->k, padded, y);
     if (is_float) return;
-    const float top = format == BB_INT4_A8 ? 127 : format == BB_INT8 ? 32767 : MOST_SPLIT;
+    const float most_of_byte = format == BB_INT4_A8 ? OUTLIER * root_mean_square(y, padded, op.w->k) : -1.0f;
     for (int g = 0; g < groups; g++) {
+        const float largest = largest_of(y + g * GROUP);
+        const bool is_byte = largest <= most_of_byte;
+        const float top = is_byte ? 127 : format == BB_INT8 ? 32767 : MOST_SPLIT;
         if constexpr (HAS_TILES)
             if (uses_tiles(format, op.rows)) {
                 TileGroup& tile = out.tiles[size_t(row / TILE_HEIGHT * groups + g)];
                 const int r = row % TILE_HEIGHT;
-                quantize_group(y + g * GROUP, top, tile.scale[r], tile.sum[r],
+                quantize_group(y + g * GROUP, largest, top, tile.scale[r], tile.sum[r],
                                [&](int i, I codes) { store_tile_row(tile, format, r, i, codes); });
                 continue;
             }
         const int64_t first = at + g * GROUP, group = int64_t(row) * groups + g;
-        quantize_group(y + g * GROUP, top, out.scale[size_t(group)], out.sum[size_t(group)], [&](int i, I codes) {
-            const size_t k = size_t(first + i);
-            if (format == BB_INT4_A8) store_int8_quads(&out.int8[k], codes);
-            // The same integers as for more rows, which are multiplied whole.
-            else if (format == BB_INT4 && op.rows <= FEW) store_split_quads(&out.int8[2 * k], codes);
-            else store_int16(&out.int16[k], codes);
-        });
+        const bool has_bytes = uses_bytes(format, op.rows);
+        if (has_bytes) out.is_split[size_t(group)] = !is_byte;
+        quantize_group(y + g * GROUP, largest, top, out.scale[size_t(group)], out.sum[size_t(group)],
+                       [&](int i, I codes) {
+                           const size_t k = size_t(first + i);
+                           if (!has_bytes) store_int16(&out.int16[k], codes);
+                           else if (is_byte) store_int8_quads(&out.high[k], codes);
+                           else store_split_quads(&out.high[k], &out.low[k], codes);
+                       });
     }
 }
 
@@ -208,23 +232,22 @@ BB_INLINE void dot_int4(const int16_t* x, int64_t ldx, const float* xs, const fl
     }
 }
 
-// Activations as two bytes each: the nibbles need not be widened, which counts where each is used once.
+// Activations as bytes, all of them two: the nibbles need not be widened, which counts where each is used once or twice.
 template <int R, int B, class Fetch>
-BB_INLINE void dot_int4_split(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
-                              int64_t block, int groups, Fetch& next, Acc<R, B>& acc) {
-    for (int g = 0; g < groups; g++, x += 2 * GROUP, w += 4 * LANES) {
+BB_INLINE void dot_int4_split(Bytes x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
+                              int groups, Fetch& next, Acc<R, B>& acc) {
+    for (int g = 0; g < groups; g++, w += 4 * LANES) {
         next.some();
         QuadSum high[R][B], low[R][B];
         each<R>([&](auto m) { each<B>([&](auto n) { high[m][n] = low[m][n] = zero_quads(); }); });
-        for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
+        for (int p = 0; p < GROUP; p += 8, w += 4 * LANES, x.high += 8, x.low += 8) {
             Quads b[B][2];
             each<B>([&](auto n) { load_nibble_quads(w + n * block, b[n]); });
             each<2>([&](auto j) {
                 each<R>([&](auto m) {
-                    const int8_t* at = x + m * ldx + 2 * p + 4 * j;
                     each<B>([&](auto n) {
-                        high[m][n] = dot(high[m][n], b[n][j], at);
-                        low[m][n] = dot(low[m][n], b[n][j], at + 8);
+                        high[m][n] = dot(high[m][n], b[n][j], x.high + m * ldx + 4 * j);
+                        low[m][n] = dot(low[m][n], b[n][j], x.low + m * ldx + 4 * j);
                     });
                 });
             });
@@ -234,23 +257,39 @@ BB_INLINE void dot_int4_split(const int8_t* x, int64_t ldx, const float* xs, con
     }
 }
 
+// A group's weights times a row's bytes.
+BB_INLINE QuadSum dot_group(const int8_t* x, const uint8_t* w) {
+    QuadSum sum = zero_quads();
+    each<GROUP / 8>([&](auto p) {
+        Quads b[2];
+        load_nibble_quads(w + p * 4 * LANES, b);
+        each<2>([&](auto j) { sum = dot(sum, b[j], x + 8 * p + 4 * j); });
+    });
+    return sum;
+}
+
+// Few groups are split: their low bytes are multiplied afterwards.
 template <int R, int B, class Fetch>
-BB_INLINE void dot_int4_a8(const int8_t* x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w,
-                           int64_t block, int groups, Fetch& next, Acc<R, B>& acc) {
-    for (int g = 0; g < groups; g++, x += GROUP, w += 4 * LANES) {
+BB_INLINE void dot_int4_a8(Bytes x, int64_t ldx, const float* xs, const float* xsum, const uint8_t* w, int64_t block,
+                           int groups, Fetch& next, Acc<R, B>& acc) {
+    for (int g = 0; g < groups; g++, x.high += GROUP, x.low += GROUP, x.is_split++, w += group_bytes(BB_INT4)) {
         next.some();
         QuadSum sum[R][B];
         each<R>([&](auto m) { each<B>([&](auto n) { sum[m][n] = zero_quads(); }); });
-        for (int p = 0; p < GROUP; p += 8, w += 4 * LANES) {
+        each<GROUP / 8>([&](auto p) {
             Quads b[B][2];
-            each<B>([&](auto n) { load_nibble_quads(w + n * block, b[n]); });
+            each<B>([&](auto n) { load_nibble_quads(w + n * block + p * 4 * LANES, b[n]); });
             each<2>([&](auto j) {
                 each<R>([&](auto m) {
-                    each<B>([&](auto n) { sum[m][n] = dot(sum[m][n], b[n][j], x + m * ldx + p + 4 * j); });
+                    each<B>([&](auto n) { sum[m][n] = dot(sum[m][n], b[n][j], x.high + m * ldx + 8 * p + 4 * j); });
                 });
             });
-        }
-        scale_int4<R, B>([&](int m, int n) { return widen(sum[m][n]); }, w, block, xs + g, xsum + g, groups, acc);
+        });
+        const auto whole = [&](int m, int n) __attribute__((always_inline)) {
+            if (!x.is_split[m * groups]) return widen(sum[m][n]);
+            return join(sum[m][n], dot_group(x.low + m * ldx, w + n * block));
+        };
+        scale_int4<R, B>(whole, w + GROUP / 2 * LANES, block, xs + g, xsum + g, groups, acc);
     }
 }
 
@@ -264,12 +303,11 @@ BB_INLINE void multiply(const Activations& a, const BBWeight& w, int row, int bl
         dot_int8<R, B>(&a.int16[at], ldx, &a.scale[scales], data, stride, groups, next, acc);
     constexpr bool is_few = !std::is_same_v<Fetch, FetchParts>;
     if constexpr (FORMAT == BB_INT4 && is_few)
-        dot_int4_split<R, B>(&a.int8[2 * at], 2 * ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next,
-                             acc);
+        dot_int4_split<R, B>(a.bytes(at, scales), ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4 && !is_few)
         dot_int4<R, B>(&a.int16[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
     if constexpr (FORMAT == BB_INT4_A8)
-        dot_int4_a8<R, B>(&a.int8[at], ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
+        dot_int4_a8<R, B>(a.bytes(at, scales), ldx, &a.scale[scales], &a.sum[scales], data, stride, groups, next, acc);
 }
 
 // ---- epilogue and loops ----
@@ -352,11 +390,14 @@ __attribute__((noinline)) void tile(const Linear& op, const Activations& a, int 
 
 template <int FORMAT, int R>
 __attribute__((noinline)) void wide_tile(const Linear& op, const Activations& a, int row, int block,
-                                         const WideGroup* w, FetchParts next) {
+                                         const WideGroup<FORMAT>* w, FetchParts next) {
     alignas(64) float sums[R][LANES];
     const int groups = num_groups(*op.w);
-    const int64_t ldx = padded_k(*op.w), scales = int64_t(row) * groups;
-    multiply_widened<FORMAT, R>(&a.int16[row * ldx], ldx, &a.scale[scales], &a.sum[scales], w, groups, next, sums);
+    const int64_t ldx = padded_k(*op.w), at = row * ldx, scales = int64_t(row) * groups;
+    const float *xs = &a.scale[scales], *xsum = &a.sum[scales];
+    if constexpr (FORMAT == BB_INT4_A8)
+        multiply_wide_bytes<R>(a.bytes(at, scales), ldx, xs, xsum, w, groups, next, sums);
+    else multiply_widened<FORMAT, R>(&a.int16[at], ldx, xs, xsum, w, groups, next, sums);
     for (int m = 0; m < R; m++) finish_row(op, row + m, block, sums[m]);
 }
 
@@ -377,7 +418,10 @@ void panel(const Linear& op, const Activations& a, int begin, int end, int block
     else tile_rows<2, 1>(begin, end, call);
 }
 
-constexpr int WIDE_ROWS = 6;  // of AVX2's 16 registers, four are left for weights, an activation and a product
+// Of AVX2's 16 registers, four are left for weights, an activation and a product; bytes are summed in half as many
+// and have more to do besides.
+template <int FORMAT>
+constexpr int WIDE_ROWS = FORMAT == BB_INT4_A8 ? 4 : 6;
 constexpr int BLOCKS_PER_TILE = REGISTERS >= 32 ? 2 : 1;
 constexpr int FETCH_OWN_BYTES = 64 << 10, FETCH_OWN_STEP = 8 * CACHE_LINE;
 constexpr int FETCH_FROM_ROWS = BLOCKS_PER_TILE > 1 ? 1 : 3;  // the hardware keeps up with one stream and few rows
@@ -417,8 +461,8 @@ void multiply_wide_blocks(const Linear& op, const Activations& a, int begin, int
     const int groups = num_groups(*op.w);
     for (int block = first; block < last; block++) {
         const auto* w = widen_block<FORMAT>(*op.w, block);
-        FetchParts next = fetch_next(*op.w, block, 1, begin, end, WIDE_ROWS);
-        tile_rows<WIDE_ROWS, 4, 3, 2, 1>(begin, end, [&](auto rows, int row) {
+        FetchParts next = fetch_next(*op.w, block, 1, begin, end, WIDE_ROWS<FORMAT>);
+        tile_rows<WIDE_ROWS<FORMAT>, 4, 3, 2, 1>(begin, end, [&](auto rows, int row) {
             wide_tile<FORMAT, rows>(op, a, row, block, w, next);
             next.skip(groups);
         });
@@ -435,7 +479,7 @@ void multiply_item(const Linear& op, const Activations& a, int begin, int end, i
                 [&](int row, int block, float (&outputs)[LANES]) { finish_row(op, row, block, outputs); });
     }
     if constexpr (CAN_WIDEN<FORMAT>) {
-        if (end - begin >= WIDENED_FROM_ROWS) return multiply_wide_blocks<FORMAT>(op, a, begin, end, first, last);
+        if (end - begin >= WIDENED_FROM_ROWS<FORMAT>) return multiply_wide_blocks<FORMAT>(op, a, begin, end, first, last);
     }
     const int rest = multiply_blocks<FORMAT, BLOCKS_PER_TILE>(op, a, begin, end, first, last);
     if (BLOCKS_PER_TILE > 1) multiply_blocks<FORMAT, 1>(op, a, begin, end, rest, last);
@@ -482,9 +526,10 @@ void Activations::reserve(int64_t rows, const BBWeight& w) {
     }
     grow(scale, rows * num_groups(w));
     grow(sum, rows * num_groups(w));
-    if (w.format == BB_INT4_A8) grow(int8, rows * padded);
-    else if (w.format == BB_INT4 && rows <= FEW) grow(int8, 2 * rows * padded);
-    else grow(int16, rows * padded);
+    if (!uses_bytes(w.format, rows)) return grow(int16, rows * padded);
+    grow(high, rows * padded);
+    grow(low, rows * padded);
+    grow(is_split, rows * num_groups(w));
 }
 
 int count_chunks(const BBWeight& w, int team_size) {

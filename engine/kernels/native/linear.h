@@ -12,13 +12,15 @@ namespace bb {
 
 // Rows of x converted to what a weight format multiplies with; `padded_k` values a row.
 struct Activations {
-    std::vector<float> values;     // float formats
-    std::vector<int16_t> int16;    // int8, int4
-    std::vector<int8_t> int8;      // int4_a8; int4 of few rows, split in two
-    std::vector<TileGroup> tiles;  // all of it where integers are multiplied by tiles
+    std::vector<float> values;      // float formats
+    std::vector<int16_t> int16;     // int8, int4
+    std::vector<int8_t> high, low;  // int4_a8; int4 of few rows
+    std::vector<uint8_t> is_split;  // a group of these: 256 high + low, not high alone
+    std::vector<TileGroup> tiles;   // all of it where integers are multiplied by tiles
     std::vector<float> scale, sum;  // a group of 32: of the integers, and scale times their sum
 
     void reserve(int64_t rows, const BBWeight& w);
+    Bytes bytes(int64_t value, int64_t group) const { return {&high[value], &low[value], &is_split[group]}; }
 };
 
 // The largest output of a row, the lowest channel of equals; channel -1: none that is a number.

@@ -39,8 +39,8 @@ inline void store_tile_row(TileGroup& out, int format, int row, int first, I x) 
         return format == BB_INT8 ? packed : _mm_shuffle_epi8(packed, _mm_load_si128((const __m128i*)QUAD_ORDER));
     };
     auto& [high, low] = out.rows[row];
-    _mm_store_si128((__m128i*)(high + first), bytes(format == BB_INT4_A8 ? x.v : _mm512_srai_epi32(x.v, 8)));
-    if (format != BB_INT4_A8) _mm_store_si128((__m128i*)(low + first), bytes(x.v));
+    _mm_store_si128((__m128i*)(high + first), bytes(_mm512_srai_epi32(x.v, 8)));
+    _mm_store_si128((__m128i*)(low + first), bytes(x.v));
 }
 
 // A group of 16 channels as a tile: [8 quads of k][16 channels][4 k].
@@ -89,7 +89,6 @@ struct alignas(64) TileSums {
 template <int FORMAT, int R, class Fetch>
 BB_INLINE void multiply_by_tiles(const TileGroup* x, const TileWeights* w, const uint8_t* packed, int groups,
                                  Fetch& next, float (*out)[LANES]) {
-    constexpr bool HAS_LOW = FORMAT != BB_INT4_A8;
     TileSums sums[2];
     F acc[R], scale = zero(), minimum = zero();
     each<R>([&](auto m) { acc[m] = zero(); });
@@ -100,8 +99,8 @@ BB_INLINE void multiply_by_tiles(const TileGroup* x, const TileWeights* w, const
         const TileSums& s = sums[g % 2];
         each<COUNT>([&](auto i) {
             constexpr int m = FIRST + i;
-            __m512i sum = _mm512_load_si512(s.high[m]);
-            if (HAS_LOW) sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 8), _mm512_load_si512(s.low[m]));
+            const __m512i high = _mm512_slli_epi32(_mm512_load_si512(s.high[m]), 8);
+            const __m512i sum = _mm512_add_epi32(high, _mm512_load_si512(s.low[m]));
             acc[m] = fma(to_float(I{sum}), mul(set(x[g].scale[m]), scale), acc[m]);
             if (FORMAT != BB_INT8) acc[m] = fma(set(x[g].sum[m]), minimum, acc[m]);
         });
@@ -126,7 +125,7 @@ BB_INLINE void multiply_by_tiles(const TileGroup* x, const TileWeights* w, const
             tile_dot_signed<HIGH_SUM, HIGH_BYTES, WEIGHTS>();
         }
         quarter(std::integral_constant<int, 0>{});
-        if constexpr (multiplies && HAS_LOW) {
+        if constexpr (multiplies) {
             tile_load<LOW_BYTES>(rows->low, sizeof *rows);
             tile_zero<LOW_SUM>();
             tile_dot_unsigned<LOW_SUM, LOW_BYTES, WEIGHTS>();
@@ -135,7 +134,7 @@ BB_INLINE void multiply_by_tiles(const TileGroup* x, const TileWeights* w, const
         quarter(std::integral_constant<int, 2>{});
         if constexpr (multiplies) tile_store<HIGH_SUM>(to.high, sizeof to.high[0]);
         quarter(std::integral_constant<int, 3>{});
-        if constexpr (multiplies && HAS_LOW) tile_store<LOW_SUM>(to.low, sizeof to.low[0]);
+        if constexpr (multiplies) tile_store<LOW_SUM>(to.low, sizeof to.low[0]);
     };
     step(0, std::true_type{}, std::false_type{});
     for (int g = 1; g < groups; g++) step(g, std::true_type{}, std::true_type{});

@@ -17,9 +17,8 @@ namespace bb {
 constexpr int LANES = 16;
 
 // `Quads` hold the nibbles of each eight successive k in the order 0 4 1 5 2 6 3 7, so activations are stored in it:
-//   store_int8_quads(p, x)   16 values as bytes
-//   store_split_quads(p, x)  16 values of at most MOST_SPLIT as high and low bytes, x = 256 high + low: of each eight
-//                            the eight high ones, then the eight low ones
+//   store_int8_quads(p, x)      16 values as bytes
+//   store_split_quads(h, l, x)  16 values of at most MOST_SPLIT as high and low bytes, x = 256 high + low
 alignas(16) constexpr int8_t QUAD_ORDER[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
 constexpr int MOST_SPLIT = 127 * 256 + 127;
 

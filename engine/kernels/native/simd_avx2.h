@@ -112,10 +112,17 @@ BB_INLINE void load_nibble_quads(const uint8_t* p, Quads (&out)[2]) {
     out[1] = {_mm256_and_si256(_mm256_srli_epi16(a, 4), mask), _mm256_and_si256(_mm256_srli_epi16(b, 4), mask)};
 }
 BB_INLINE QuadSum zero_quads() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
+BB_INLINE __m256i spread_quad(const int8_t* x) {
     int quad;
     std::memcpy(&quad, x, 4);
-    const __m256i b = _mm256_set1_epi32(quad);
+    return _mm256_set1_epi32(quad);
+}
+BB_INLINE QuadSum dot(Quads w, const int8_t* x) {
+    const __m256i b = spread_quad(x);
+    return {byte_products(w.lo, b), byte_products(w.hi, b)};
+}
+BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
+    const __m256i b = spread_quad(x);
     add_byte_products(sum.lo, w.lo, b);
     add_byte_products(sum.hi, w.hi, b);
     return sum;
@@ -137,11 +144,10 @@ BB_INLINE __m128i to_quads(__m256i v) {
     return _mm_shuffle_epi8(bytes, _mm_load_si128((const __m128i*)QUAD_ORDER));
 }
 BB_INLINE void store_int8_quads(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, to_quads(saturate_int16(a))); }
-BB_INLINE void store_split_quads(int8_t* p, I a) {
+BB_INLINE void store_split_quads(int8_t* high_bytes, int8_t* low_bytes, I a) {
     const __m256i v = saturate_int16(a), high = _mm256_srai_epi16(_mm256_add_epi16(v, _mm256_set1_epi16(128)), 8);
-    const __m128i h = to_quads(high), l = to_quads(_mm256_sub_epi16(v, _mm256_slli_epi16(high, 8)));
-    _mm_storeu_si128((__m128i*)p, _mm_unpacklo_epi64(h, l));
-    _mm_storeu_si128((__m128i*)(p + 16), _mm_unpackhi_epi64(h, l));
+    _mm_storeu_si128((__m128i*)high_bytes, to_quads(high));
+    _mm_storeu_si128((__m128i*)low_bytes, to_quads(_mm256_sub_epi16(v, _mm256_slli_epi16(high, 8))));
 }
 
 // Nothing about x is known to the compiler afterwards.

@@ -97,15 +97,25 @@ BB_INLINE void load_nibble_quads(const uint8_t* p, Quads (&out)[2]) {
     out[1].v = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
 }
 BB_INLINE QuadSum zero_quads() { return {_mm512_setzero_si512()}; }
-BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
+BB_INLINE __m512i spread_quad(const int8_t* x) {
     int quad;
     std::memcpy(&quad, x, 4);
+    return _mm512_set1_epi32(quad);
+}
+BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
 #ifdef __AVX512VNNI__
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(_mm512_set1_epi32(quad)));
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(w.v), "v"(spread_quad(x)));
 #else
-    add_byte_products(sum.v, w.v, _mm512_set1_epi32(quad));
+    add_byte_products(sum.v, w.v, spread_quad(x));
 #endif
     return sum;
+}
+BB_INLINE QuadSum dot(Quads w, const int8_t* x) {
+#ifdef __AVX512VNNI__
+    return dot(zero_quads(), w, x);
+#else
+    return {byte_products(w.v, spread_quad(x))};
+#endif
 }
 #ifdef __AVX512VNNI__
 BB_INLINE I widen(QuadSum s) { return {s.v}; }
@@ -121,11 +131,10 @@ BB_INLINE __m128i to_quads(__m512i a) {
     return _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(a), _mm_load_si128((const __m128i*)QUAD_ORDER));
 }
 BB_INLINE void store_int8_quads(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, to_quads(a.v)); }
-BB_INLINE void store_split_quads(int8_t* p, I a) {
+BB_INLINE void store_split_quads(int8_t* high_bytes, int8_t* low_bytes, I a) {
     const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(128)), 8);
-    const __m128i h = to_quads(high), l = to_quads(_mm512_sub_epi32(a.v, _mm512_slli_epi32(high, 8)));
-    _mm_storeu_si128((__m128i*)p, _mm_unpacklo_epi64(h, l));
-    _mm_storeu_si128((__m128i*)(p + 16), _mm_unpackhi_epi64(h, l));
+    _mm_storeu_si128((__m128i*)high_bytes, to_quads(high));
+    _mm_storeu_si128((__m128i*)low_bytes, to_quads(_mm512_sub_epi32(a.v, _mm512_slli_epi32(high, 8))));
 }
 
 // Nothing about x is known to the compiler afterwards.

@@ -148,6 +148,7 @@ BB_INLINE QuadSum dot(QuadSum sum, Quads w, const int8_t* x) {
         for (int i = 0; i < 4; i++) sum.v[i] += w.v[j][i] * int32_t(x[j]);
     return sum;
 }
+BB_INLINE QuadSum dot(Quads w, const int8_t* x) { return dot(zero_quads(), w, x); }
 BB_INLINE I widen(QuadSum s) { return {{s.v[0], s.v[1], s.v[2], s.v[3]}}; }
 
 BB_INLINE int32_t clamp_int(int32_t x, int32_t limit) { return x > limit ? limit : x < -limit - 1 ? -limit - 1 : x; }
@@ -165,12 +166,12 @@ BB_INLINE void store_int8_quads(int8_t* p, I a) {
         p[i] = int8_t(clamp_int(a.v[from / 4][from % 4], 127));
     }
 }
-BB_INLINE void store_split_quads(int8_t* p, I a) {
+BB_INLINE void store_split_quads(int8_t* high_bytes, int8_t* low_bytes, I a) {
     for (int i = 0; i < LANES; i++) {
         const int from = i / 8 * 8 + QUAD_ORDER[i % 8], value = clamp_int(a.v[from / 4][from % 4], 32767);
         const int high = std::min((value + 128) >> 8, 127);
-        p[i / 8 * 16 + i % 8] = int8_t(high);
-        p[i / 8 * 16 + 8 + i % 8] = int8_t(clamp_int(value - high * 256, 127));
+        high_bytes[i] = int8_t(high);
+        low_bytes[i] = int8_t(clamp_int(value - high * 256, 127));
     }
 }
 

@@ -26,6 +26,12 @@ BB_INLINE void add_products(V& sum, V w, V x) {
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(w), "v"(x));
 }
 template <class V>
+BB_INLINE V byte_products(V w, V x) {
+    V product;
+    asm("vpmaddubsw %2, %1, %0" : "=v"(product) : "v"(w), "v"(x));
+    return product;
+}
+template <class V>
 BB_INLINE void add_byte_products(V& sum, V w, V x) {
     V product;
     asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(w), "v"(x));

@@ -17,6 +17,13 @@ SHAPES = [(96, 64), (960, 576), (16, 32), (50, 70), (8, 1), (33, 257), (1, 40), 
 ROWS = [*range(1, 71), 96, 97, 200]
 
 
+def activations(rows: int, k: int) -> Tensor:
+    """Every third row has values that stand out, for which int4_a8 takes more bits."""
+    x = torch.randn(rows, k)
+    x[::3, torch.randint(k, (1 + k // 64,))] *= 30
+    return x
+
+
 def run(
     library: Library,
     weight: PackedWeight,
@@ -88,7 +95,7 @@ def test_swiglu(library: Library, format: Format, n: int, k: int) -> None:
 def test_a_row_is_the_same_bits_in_any_company(library: Library, format: Format, is_gate_up: bool) -> None:
     torch.manual_seed(0)
     weight = pack(torch.randn(82, 70), format, bias=torch.randn(82), is_gate_up=is_gate_up)
-    x, norm = torch.randn(200, 70), torch.rand(70)
+    x, norm = activations(200, 70), torch.rand(70)
     epilogue = Epilogue.SWIGLU if is_gate_up else Epilogue.STORE
     library.set_num_threads(1)
     alone = torch.cat([run(library, weight, row[None], norm, epilogue) for row in x])
@@ -106,9 +113,21 @@ def test_tile_registers_give_the_bits_of_vectors(
 ) -> None:
     tiles, vectors = tiles_and_vectors
     torch.manual_seed(0)
-    weight, x = pack(torch.randn(n, k), format), torch.randn(200, k) * torch.rand(200, 1) * 9
+    weight, x = pack(torch.randn(n, k), format), activations(200, k) * torch.rand(200, 1) * 9
     for count in ROWS:
         assert torch.equal(run(tiles, weight, x[:count]), run(vectors, weight, x[:count])), count
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_8_bits_are_16_where_a_value_stands_out(library: Library, rows: int) -> None:
+    """Its neighbours keep their precision: errors are what they would be without it."""
+    torch.manual_seed(0)
+    weight, x = pack(torch.randn(64, 576), Format.INT4_A8), torch.randn(rows, 576)
+    matrix = unpack_rows(weight, torch.arange(64)).double().T
+    plain = (run(library, weight, x) - x.double() @ matrix).abs().mean()
+    x[:, 100] = 500.0
+    with_outlier = (run(library, weight, x) - x.double() @ matrix).abs().mean()
+    assert with_outlier < 1.5 * plain
 
 
 @pytest.mark.parametrize("format", Format)
