@@ -73,8 +73,10 @@ constexpr int FEW = 2;
 constexpr int TILES_FROM_ROWS = 12;  // below, a tile is too empty
 bool uses_tiles(int format, int64_t rows) { return HAS_TILES && format >= BB_INT8 && rows >= TILES_FROM_ROWS; }
 
-// int4 of few rows is multiplied with the same integers as of more, in another way.
-bool uses_bytes(int format, int64_t rows) { return format == BB_INT4_A8 || (format == BB_INT4 && rows <= FEW); }
+// Of no consequence but for speed, too: whether int4's activations are multiplied as bytes or as 16 bits.
+bool uses_bytes(int format, int64_t rows) {
+    return format >= BB_INT4 && (rows <= FEW || (format == BB_INT4_A8 && BYTES_ARE_FASTER));
+}
 
 void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>& scratch) {
     const int padded = padded_k(*op.w), groups = num_groups(*op.w), format = op.w->format;
@@ -509,7 +511,9 @@ void multiply_all(Member& member, const Linear& op, const Activations& a) {
         case BB_FLOAT16: return multiply_all<BB_FLOAT16>(member, op, a);
         case BB_INT8: return multiply_all<BB_INT8>(member, op, a);
         case BB_INT4: return multiply_all<BB_INT4>(member, op, a);
-        case BB_INT4_A8: return multiply_all<BB_INT4_A8>(member, op, a);
+        case BB_INT4_A8:
+            return uses_bytes(BB_INT4_A8, op.rows) ? multiply_all<BB_INT4_A8>(member, op, a)
+                                                   : multiply_all<BB_INT4>(member, op, a);
     }
 }
 

@@ -11,6 +11,7 @@ constexpr int REGISTERS = 8;  // of 16 lanes
 #else
 constexpr int REGISTERS = 4;
 #endif
+constexpr bool BYTES_ARE_FASTER = false;  // than products of 16 bits
 
 typedef float F4 __attribute__((vector_size(16)));
 typedef int32_t I4 __attribute__((vector_size(16)));
