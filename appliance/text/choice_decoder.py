@@ -68,12 +68,13 @@ class ChoiceDecoder:
         num_before = len(self.token_ids)
         for num_read, token_id in enumerate(ids, 1):
             text = self._detokenizer.push(token_id)
-            if text:
+            stop = None
+            if text and self._stops.has_any:
                 is_armed = num_before + num_read > self._min_tokens
                 text, stop = self._stops.feed(text, is_armed=is_armed)
-                shown += text
-                if stop is not None:
-                    return shown, num_read, stop
+            shown += text
+            if stop is not None:
+                return shown, num_read, stop
         return shown, len(ids), None
 
     def _count(self, output: RequestOutput, num_used: int) -> None:

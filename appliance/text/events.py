@@ -6,32 +6,29 @@ A choice's events are any number of `Content`, `Reasoning`, `ToolCallStart`, `To
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from engine.messages import TokenLogprobs
 
 
-@dataclass(slots=True)
-class Content:
+class Content(msgspec.Struct):
     """Answer text. ``token_ids``/``logprobs`` are the tokens produced since the last event (text may lag behind
     them: characters split over tokens and possible stop strings are held back); the text may be empty then."""
 
     text: str
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
 
 
-@dataclass(slots=True)
-class Reasoning:
+class Reasoning(msgspec.Struct):
     """Text of the model's thinking."""
 
     text: str
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
 
 
-@dataclass(slots=True)
-class ToolCallStart:
+class ToolCallStart(msgspec.Struct):
     """A tool call begins: its index among the choice's calls, its id and the function's whole name, once."""
 
     index: int
@@ -39,16 +36,14 @@ class ToolCallStart:
     name: str
 
 
-@dataclass(slots=True)
-class ToolCallArguments:
+class ToolCallArguments(msgspec.Struct):
     """A piece of the arguments' JSON text; the pieces concatenate to the whole."""
 
     index: int
     text: str
 
 
-@dataclass(slots=True)
-class Finish:
+class Finish(msgspec.Struct):
     """The end of a choice: finish_reason stop, length, tool_calls, abort; stop_reason the stop string or token id."""
 
     finish_reason: str

@@ -46,6 +46,7 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
         self._progresses = [_Progress(stop) for stop in stops if stop]
         self._include_stop = include_stop
+        self.has_any = bool(self._progresses)  # without, there is no need to feed it
         self._held = ""
 
     def feed(self, text: str, *, is_armed: bool = True) -> tuple[str, str | None]:
