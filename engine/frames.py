@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 _LENGTH = struct.Struct("<Q")
+_HEAD_BYTES = _LENGTH.size
 MAX_MESSAGE_BYTES = 1 << 32  # a length beyond it is no length: the other end does not speak this protocol
 
 
@@ -21,8 +22,8 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that these bytes complete, in order. Raises ValueError where they are no messages."""
-        if not self._buffer and data[: _LENGTH.size] == _LENGTH.pack(max(len(data) - _LENGTH.size, 0)):
-            return [data[_LENGTH.size :]]  # nearly always: one message, whole
+        if not self._buffer and int.from_bytes(data[:_HEAD_BYTES], "little") == len(data) - _HEAD_BYTES:
+            return [data[_HEAD_BYTES:]]  # nearly always: one message, whole
         self._buffer += data
         messages = []
         start, end = 0, len(self._buffer)
