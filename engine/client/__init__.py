@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from engine.client.connection import Connection
-from engine.client.mailbox import Mailbox
+from engine.client.mailbox import Listener, Mailbox
 from engine.errors import EngineError, EngineLostError, EngineUnavailableError
 from engine.messages import (
     AbortRequest,
@@ -39,7 +39,7 @@ from engine.messages import (
 )
 from engine.socket_address import make_address
 
-__all__ = ["EngineClient"]
+__all__ = ["EngineClient", "Listener"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +98,12 @@ class EngineClient:
         self._disconnect(EngineUnavailableError, "the client was closed")
         self._connection = None
 
-    async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def submit(
+        self, request: GenerateRequest, listener: Listener | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Generate: yields outputs until one has a finish_reason. Closing the iterator early aborts the request.
+
+        What ``listener`` deals with is not yielded. It must leave the last output alone, and raise nothing.
 
         Raises EngineUnavailableError where the request was not begun, EngineLostError where its engine went away.
         """
@@ -107,7 +111,7 @@ class EngineClient:
         # Ids are made unique here: an aborted request's last output must not end a new one of the same id.
         wire_id = f"{request.request_id}#{next(self._numbers)}"
         self._send(msgspec.structs.replace(request, request_id=wire_id, origin_id=request.request_id))
-        mailbox = self._mailboxes[wire_id] = Mailbox()
+        mailbox = self._mailboxes[wire_id] = Mailbox(listener)
         is_finished = False
         try:
             while not is_finished:

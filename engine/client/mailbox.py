@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from engine.errors import EngineError
 from engine.messages import RequestOutput, merge_outputs
+
+# Gets an output for which the consumer waits, before he is woken, and says whether it has dealt with it.
+Listener = Callable[[RequestOutput], bool]
 
 
 class Mailbox:
     """What a request's consumer has not read yet: at most one output, and an error behind it."""
 
-    __slots__ = ("_error", "_output", "_waiter", "is_aborted")
+    __slots__ = ("_error", "_listener", "_output", "_waiter", "is_aborted")
 
-    def __init__(self) -> None:
+    def __init__(self, listener: Listener | None = None) -> None:
+        self._listener = listener
         self.is_aborted = False  # the engine has been told to end the request
         self._output: RequestOutput | None = None
         self._error: EngineError | None = None
@@ -21,10 +26,13 @@ class Mailbox:
 
     def put(self, output: RequestOutput) -> None:
         """Keep an output, merged with one that was not read yet."""
-        if self._output is None:
+        waiter = self._waiter
+        if self._output is not None:
+            merge_outputs(self._output, output)
+        elif self._listener is None or waiter is None or waiter.done() or not self._listener(output):
             self._output = output
         else:
-            merge_outputs(self._output, output)
+            return
         self._wake()
 
     def fail(self, error: EngineError) -> None:

@@ -106,6 +106,28 @@ async def test_each_step_is_delivered_as_it_ends(gated: EngineClient, gate: thre
             assert (await anext(outputs)).token_ids == [token]
 
 
+async def test_a_listener_comes_before_a_consumer_that_waits(gated: EngineClient, gate: threading.Semaphore) -> None:
+    taken: list[int] = []
+
+    def take(output: RequestOutput) -> bool:
+        if output.finish_reason is not None or len(taken) == 2:
+            return False
+        taken.extend(output.token_ids)
+        return True
+
+    async with aclosing(gated.submit(make_request(max_tokens=4), take)) as outputs:
+        consumer = asyncio.create_task(anext(outputs))
+        for _ in range(3):
+            gate.release()
+            await asyncio.sleep(0.05)
+        read = [await consumer]
+        gate.release()
+        read += [output async for output in outputs]
+    assert taken + tokens_of(read) == counted(3, 4)
+    assert len(taken) == 2
+    assert read[-1].finish_reason == "length"
+
+
 async def test_many_requests_at_once_get_their_own_tokens(client: EngineClient) -> None:
     requests = [make_request(f"r{i}", prompt=[i], max_tokens=20 + i % 7) for i in range(200)]
     async with asyncio.timeout(PATIENCE_S):
