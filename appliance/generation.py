@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from appliance.text.choice_decoder import ChoiceDecoder
 from appliance.text.events import Event, Finish
 from appliance.text.output_parser import OutputParser
 from appliance.text.tokenizer import Tokenizer
+from engine.client import Listener
 from engine.errors import EngineLostError, EngineUnavailableError
 from engine.messages import GenerateRequest, RequestGroup, RequestOutput, SamplingParams, TokenLogprobs
 
@@ -40,8 +42,8 @@ RETRY_AFTER_S = 5.0
 class Engine(Protocol):
     """What a generation needs of `engine.client.EngineClient`."""
 
-    def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
-        """Generate; closing the iterator early aborts."""
+    def submit(self, request: GenerateRequest, listener: Listener | None = None) -> AsyncIterator[RequestOutput]:
+        """Generate; closing the iterator early aborts. What ``listener`` deals with is not yielded."""
 
     async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
         """Drop requests, which are counted as finished for that reason."""
@@ -84,10 +86,24 @@ class ChoiceProgress:
             self.first_token_s = self.first_token_s or self.last_token_s
 
 
+class EventListener(Protocol):
+    """Gets the events of a generation's choices as they come, in place of the one who iterates it and waits."""
+
+    def is_ready(self) -> bool:
+        """Whether `take` may be called; if not, the events are the iterator's."""
+
+    def take(self, index: int, events: list[Event]) -> None:
+        """What a choice says next: at least one event, and no `Finish`."""
+
+    def fail(self, error: Exception) -> None:
+        """The output cannot be read, or `take` raised this; the generation should be closed."""
+
+
 @dataclass
 class _Choice:
     index: int
     decoder: ChoiceDecoder
+    last_events: list[Event] | None = None  # read already, and not handed out yet
     progress: ChoiceProgress = field(default_factory=ChoiceProgress)
     wait_until_s: float | None = None  # since it was last heard of: when waiting for an engine is over (monotonic)
 
@@ -122,6 +138,7 @@ class Generation:
         is_text_start = all(id in tokenizer.special_token_ids for id in spec.prompt_token_ids)
         self._choices = [_Choice(i, _make_decoder(tokenizer, spec, is_text_start, make_parser)) for i in range(spec.n)]
         self._group = spec.group or _group_of([spec])
+        self._listener: EventListener | None = None
         self._batches = self._run()
         self.num_prompt_tokens = len(spec.prompt_token_ids)
         self.num_cached_tokens: int | None = None
@@ -160,6 +177,10 @@ class Generation:
         """The one run of this generation."""
         return self._batches
 
+    def hand_to(self, listener: EventListener) -> None:
+        """From now on hand events to ``listener`` where it is ready; what ends a choice is always the iterator's."""
+        self._listener = listener
+
     def _run(self) -> AsyncGenerator[tuple[int, list[Event]], None]:
         return self._choice_batches(self._choices[0]) if len(self._choices) == 1 else self._run_all()
 
@@ -195,11 +216,12 @@ class Generation:
     async def _choice_batches(self, choice: _Choice) -> AsyncGenerator[tuple[int, list[Event]], None]:
         """Non-empty lists of one choice's events, until `Finish`, over as many engine lives as allowed."""
         while True:
-            stream = cast(AsyncGenerator[RequestOutput, None], self._engine.submit(self._request(choice)))
+            outputs = self._engine.submit(self._request(choice), functools.partial(self._hand_over, choice))
+            stream = cast(AsyncGenerator[RequestOutput, None], outputs)
             try:
                 async with aclosing(stream):
                     async for output in stream:
-                        if events := self._take(choice, output):
+                        if events := choice.last_events or self._take(choice, output):
                             if choice.decoder.is_finished:
                                 await self._tell_engine(choice, output)
                             yield choice.index, events
@@ -212,6 +234,22 @@ class Generation:
                 if not (self._waits_to_begin or choice.progress.num_resumes):
                     raise _unavailable("the model is not ready") from None
             await self._await_engine(choice)
+
+    def _hand_over(self, choice: _Choice, output: RequestOutput) -> bool:
+        """Deal with an output right where it was read from the socket: no task has to be woken for it."""
+        listener = self._listener
+        if listener is None or output.finish_reason is not None or not listener.is_ready():
+            return False
+        try:
+            events = self._take(choice, output)
+            if choice.decoder.is_finished:
+                choice.last_events = events
+                return False
+            if events:
+                listener.take(choice.index, events)
+        except Exception as error:
+            listener.fail(error)
+        return True
 
     def _take(self, choice: _Choice, output: RequestOutput) -> list[Event]:
         """The events of one output of the engine. Raises APIError where it is an error."""

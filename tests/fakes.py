@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.client import Listener
 from engine.errors import EngineLostError, EngineUnavailableError
 from engine.messages import EngineInfo, GenerateRequest, RequestOutput, TokenLogprobs
 
@@ -57,7 +58,9 @@ class FakeEngine:
     async def close(self) -> None:
         self.is_started = False
 
-    async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def submit(
+        self, request: GenerateRequest, listener: Listener | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
         self._check_available()
         if not self.is_ready:
             raise EngineUnavailableError("the engine is not ready: loading weights, 40 %")

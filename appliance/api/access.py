@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.api.auth import get_route_path
+from appliance.api.body_writer import get_body_writer
 from appliance.api.request_record import RequestRecord, recording
 from appliance.logs import log_facts
 from appliance.metrics import DRAINING, QUEUE_FULL, REJECTIONS, ApiMetrics
@@ -51,13 +52,13 @@ class AccessMiddleware:
                 size += len(message.get("body", b""))
             await send(message)
 
-        send_body = send if self._lets_bodies_pass else None
-        with recording(RequestRecord(state, self._logs_params, receive, send_body)) as record:
+        body_writer = get_body_writer(scope) if self._lets_bodies_pass else None
+        with recording(RequestRecord(state, self._logs_params, receive, body_writer)) as record:
             try:
                 return await self.app(scope, receive, count)
             finally:
                 duration_s = time.monotonic() - record.started_s
-                size += record.num_sent_bytes
+                size += record.num_written_bytes
                 self._count(scope, status, size, duration_s, record)
                 self._log(scope, status, size, duration_s, record)
 

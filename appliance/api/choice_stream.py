@@ -7,7 +7,7 @@ be woken by a timer or by the client's departure without cancelling a generation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from starlette.requests import ClientDisconnect
@@ -21,7 +21,10 @@ Batch = list[tuple[int, Event]]
 
 
 class ChoiceStream:
-    """Choice ``j`` of generation ``i`` has index ``i * n + j``. Leaving the context aborts what still runs."""
+    """Choice ``j`` of generation ``i`` has index ``i * n + j``. Leaving the context aborts what still runs.
+
+    It is its generation's `EventListener` where it may write.
+    """
 
     def __init__(self, generations: Sequence[Generation], n: int) -> None:
         self.generations = generations
@@ -32,9 +35,8 @@ class ChoiceStream:
         self._reader: asyncio.Future[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
-        self._write: Callable[[Batch], Awaitable[None]] | None = None
-        self._is_writing = False  # a pump, while the reader sleeps
-        self._is_due = False  # the reader, as soon as that is over
+        self._write: Callable[[Batch], None]
+        self._can_write: Callable[[], bool]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> ChoiceStream:
@@ -51,13 +53,23 @@ class ChoiceStream:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def write_with(self, write: Callable[[Batch], Awaitable[None]]) -> None:
-        """Have events written where they are read while a reader waits in `get`, which is the shorter way.
+    def write_with(self, write: Callable[[Batch], None], can_write: Callable[[], bool]) -> None:
+        """Have events written where they are read while a reader waits in `get`: no task is woken for them.
 
         Only where a single choice brings them: what several bring at once is the reader's to put together.
         """
         if len(self.generations) == self.n == 1:
-            self._write = write
+            self._write, self._can_write = write, can_write
+            self.generations[0].hand_to(self)
+
+    def is_ready(self) -> bool:
+        """Whether the reader waits: nothing that came before may still be on its way."""
+        reader = self._reader
+        return not (reader is None or reader.done() or self._error is not None) and self._can_write()
+
+    def take(self, index: int, events: list[Event]) -> None:
+        """Write events of the only choice; the reader sleeps on."""
+        self._write([(index, event) for event in events])
 
     async def _pump(self, offset: int, generation: Generation) -> None:
         try:
@@ -65,32 +77,18 @@ class ChoiceStream:
                 async for index, events in generation:
                     if self._error is not None:
                         break  # the whole request is over
-                    batch = [(offset + index, event) for event in events]
-                    if self._write is None or self._reader is None or self._reader.done():
-                        await self._keep(batch)
-                        continue
-                    self._is_writing = True
-                    await self._write(batch)
-                    self._is_writing = False
-                    if self._is_due:
-                        self._wake()
+                    self._batch += [(offset + index, event) for event in events]
+                    self._wake()
+                    if len(self._batch) >= _HIGH_WATER:
+                        self._room.clear()
+                        await self._room.wait()
         except Exception as error:
-            self._is_writing = False
             self.fail(error)
         self._running -= 1
         self._wake()
 
-    async def _keep(self, batch: Batch) -> None:
-        self._batch += batch
-        self._wake()
-        if len(self._batch) >= _HIGH_WATER:
-            self._room.clear()
-            await self._room.wait()
-
     def _wake(self) -> None:
-        """Not while a pump writes: the reader, which may write, too, sleeps on until that is done."""
-        self._is_due = self._is_writing
-        if not self._is_writing and self._reader is not None and not self._reader.done():
+        if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     def fail(self, error: BaseException) -> None:

@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.types import Receive, Send
+from starlette.types import Receive
 
+from appliance.api.body_writer import BodyWriter
 from appliance.generation import ChoiceProgress, Generation, GenerationSpec
 from appliance.logs import log_facts
 
@@ -27,8 +28,8 @@ class RequestRecord:
     state: dict[str, Any]  # of the ASGI scope
     logs_params: bool = False
     receive: Receive | None = None  # what says that the client is gone, once the body was read
-    send_body: Send | None = None  # past all middleware, for what an answer that has begun goes on with
-    num_sent_bytes: int = 0  # with it
+    body_writer: BodyWriter | None = None  # past all middleware, for what an answer that has begun goes on with
+    num_written_bytes: int = 0  # with it
     started_s: float = field(default_factory=time.monotonic)
     model: str | None = None
     ids: list[str] = field(default_factory=list)

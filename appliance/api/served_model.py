@@ -21,7 +21,7 @@ from appliance.errors import ApplianceError, NotFoundError
 from appliance.settings import Settings
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
-from engine.client import EngineClient
+from engine.client import EngineClient, Listener
 from engine.errors import EngineError
 from engine.messages import EngineInfo, GenerateRequest, RequestOutput
 
@@ -43,8 +43,8 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Let go of the socket."""
 
-    def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
-        """Generate; closing the iterator early aborts."""
+    def submit(self, request: GenerateRequest, listener: Listener | None = None) -> AsyncIterator[RequestOutput]:
+        """Generate; closing the iterator early aborts. What ``listener`` deals with is not yielded."""
 
     async def abort(self, request_ids: Iterable[str], finish_reason: Literal["abort", "stop"] = "abort") -> None:
         """Drop requests, which are counted as finished for that reason."""

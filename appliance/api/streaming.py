@@ -9,7 +9,7 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from appliance.api.choice_stream import Batch, ChoiceStream
 from appliance.api.error_handlers import as_api_error, encode_error
-from appliance.api.request_record import RequestRecord, get_record
+from appliance.api.request_record import get_record
 from appliance.api.stream_interval import Coalescer
 from appliance.errors import APIError
 from appliance.text.events import Content
@@ -127,7 +127,6 @@ class EventStreamResponse(Response):
         self._first = first
         self._coalescer = Coalescer(options.interval)
         self._keep_alive_s = options.keep_alive_s
-        self._record: RequestRecord | None = None  # where what goes past the middleware is counted
         self._sent_at = time.monotonic() if first else -math.inf
 
     @classmethod
@@ -159,9 +158,11 @@ class EventStreamResponse(Response):
             await self._stream.__aexit__(None, None, None)
 
     async def _send_events(self, send: Send) -> None:
-        self._send = self._choose_sender(send)
+        self._send, self._record = send, get_record()
+        self._body_writer = self._record.body_writer if self._record else None
         batch = self._first
-        self._stream.write_with(self._send_batch)
+        if self._body_writer is not None:
+            self._stream.write_with(self._write, self._body_writer.is_ready)
         try:
             while batch is not None:
                 await self._send_batch(batch)
@@ -173,14 +174,6 @@ class EventStreamResponse(Response):
             end = [*self._print_rest(), *self._printer.print_error(as_api_error(error))]
         await self._send_body(b"".join(end) + self._printer.end)
 
-    def _choose_sender(self, send: Send) -> Send:
-        """The shortest way that there is for a body."""
-        record = get_record()
-        if record is None or record.send_body is None:
-            return send
-        self._record = record
-        return record.send_body
-
     def _print_rest(self) -> list[bytes]:
         """Text that still waited when an error came; the error may be the printer's own."""
         rest = self._coalescer.release_all()
@@ -190,17 +183,32 @@ class EventStreamResponse(Response):
 
     async def _send_batch(self, batch: Batch) -> None:
         """Everything that piled up goes out in one write."""
-        body = b"".join(self._printer.print(self._coalescer.join(batch))) if batch else b""
+        body = self._print(batch) if batch else b""
         if not body and self._keep_alive_s and time.monotonic() - self._sent_at >= self._keep_alive_s:
             body = self._printer.keep_alive
         if body:
             await self._send_body(body)
             self._sent_at = time.monotonic()
 
-    def _send_body(self, body: bytes) -> Awaitable[None]:
-        if self._record is not None:
-            self._record.num_sent_bytes += len(body)
-        return self._send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _send_body(self, body: bytes) -> None:
+        if body and self._body_writer is not None and self._body_writer.is_ready():
+            self._write_body(body)
+        else:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    def _write(self, batch: Batch) -> None:
+        if body := self._print(batch):
+            self._write_body(body)
+            self._sent_at = time.monotonic()
+
+    def _write_body(self, body: bytes) -> None:
+        assert self._record is not None
+        assert self._body_writer is not None
+        self._body_writer.write(body)
+        self._record.num_written_bytes += len(body)  # no middleware sees it
+
+    def _print(self, batch: Batch) -> bytes:
+        return b"".join(self._printer.print(self._coalescer.join(batch)))
 
     def _silence_left_s(self) -> float | None:
         if not self._keep_alive_s:

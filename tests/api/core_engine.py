@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
+from engine.client import Listener
 from engine.core import EngineCore
 from engine.messages import EngineInfo, GenerateRequest, RequestOutput
 from tests.unit.grammar.builders import Engine
@@ -42,7 +43,7 @@ class CoreEngine:
             await self._wake.wait()
             self._wake.clear()
 
-    async def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def submit(self, request: GenerateRequest, listener: Listener | None = None) -> AsyncIterator[RequestOutput]:
         self.submitted.append(request)
         queue = self._queues[request.request_id] = asyncio.Queue()
         try:

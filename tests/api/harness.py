@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from appliance.api.body_writer import EXTENSION
 from appliance.api.served_model import ServedModel
 from tests.api.scripted_engine import ScriptedEngine
 
@@ -62,19 +63,24 @@ def assert_error(response: httpx.Response, status: int, param: str | None = None
 
 
 class AsgiCall:
-    """One request driven by hand: sees each message as it is sent, and can walk away."""
+    """One request driven by hand: sees each message as it is sent, and can walk away.
+
+    The app may write to it without a task while ``reads`` is true; ``num_written`` counts how often it did.
+    """
 
     def __init__(self, app: FastAPI, path: str, body: dict[str, Any]) -> None:
         self._app = app
         self._body = json.dumps(body).encode()
         self._gone = asyncio.Event()
         self._is_read = False
+        self.reads = True
+        self.num_written = 0
         self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         headers = [(b"content-type", b"application/json"), (b"host", b"box")]
         self._scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
-            "client": ("127.0.0.1", 1), "server": ("box", 80),
+            "client": ("127.0.0.1", 1), "server": ("box", 80), "extensions": {EXTENSION: {"writer": self}},
         }  # fmt: skip
 
     async def __aenter__(self) -> AsgiCall:
@@ -91,6 +97,15 @@ class AsgiCall:
             return {"type": "http.request", "body": self._body, "more_body": False}
         await self._gone.wait()
         return {"type": "http.disconnect"}
+
+    def is_ready(self) -> bool:
+        """The app may write."""
+        return self.reads and not self._gone.is_set() and not self.messages.full()
+
+    def write(self, body: bytes) -> None:
+        """The app writes."""
+        self.num_written += 1
+        self.messages.put_nowait({"type": "http.response.body", "body": body, "more_body": True})
 
     def leave(self) -> None:
         """The client closes its connection."""

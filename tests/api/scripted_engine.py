@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
+from engine.client import Listener
 from engine.errors import EngineUnavailableError
 from engine.messages import EngineInfo, GenerateRequest, RequestOutput, TokenLogprobs
 
@@ -55,7 +56,7 @@ class ScriptedEngine:
     async def close(self) -> None:
         self.is_started = False
 
-    async def submit(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def submit(self, request: GenerateRequest, listener: Listener | None = None) -> AsyncIterator[RequestOutput]:
         if not self.is_ready:
             raise EngineUnavailableError("nobody answers")
         assert request.request_id not in self.running, "ids must be unique"
@@ -66,7 +67,8 @@ class ScriptedEngine:
         try:
             async for output in self._answer(request):
                 is_finished = output.finish_reason is not None
-                yield output
+                if listener is None or not listener(output):
+                    yield output
         finally:
             self.running.discard(request.request_id)
             if not is_finished:

@@ -1,16 +1,16 @@
-"""Who writes what a generation says: its own task while the reader sleeps, else the reader, and never both at once."""
+"""Who writes what a generation says: whoever hears it while the reader sleeps, else the reader, and all in order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from appliance.api.choice_stream import Batch, ChoiceStream
 from appliance.errors import InternalServerError
-from appliance.generation import Generation
+from appliance.generation import EventListener, Generation
 from appliance.text.events import Content
 
 
@@ -19,6 +19,7 @@ class Script:
 
     def __init__(self) -> None:
         self.items: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        self.listener: EventListener | None = None
 
     async def __aenter__(self) -> Script:
         return self
@@ -32,20 +33,32 @@ class Script:
                 raise item
             yield 0, [Content(item)]
 
+    def hand_to(self, listener: EventListener) -> None:
+        self.listener = listener
+
+    def say(self, text: str) -> None:
+        """To the listener, if it is ready."""
+        if self.listener is None or not self.listener.is_ready():
+            self.items.put_nowait(text)
+            return
+        try:
+            self.listener.take(0, [Content(text)])
+        except InternalServerError as error:
+            self.listener.fail(error)
+
 
 class Writer:
-    """Notes what is written; each write waits for the gate, if it is closed."""
+    """Notes what is written; may not be used while it is closed."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.begun = asyncio.Event()
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.is_open = True
 
-    async def __call__(self, batch: Batch) -> None:
-        self.begun.set()
-        await self.gate.wait()
+    def write(self, batch: Batch) -> None:
         self.texts += texts_of(batch)
+
+    def is_ready(self) -> bool:
+        return self.is_open
 
 
 def texts_of(batch: Batch | None) -> list[str]:
@@ -65,67 +78,76 @@ async def settle(times: int = 10) -> None:
 async def test_what_comes_while_the_reader_sleeps_is_written_at_once() -> None:
     script, writer = Script(), Writer()
     async with make_stream(script) as stream:
-        stream.write_with(writer)
-        script.items.put_nowait("before")
+        stream.write_with(writer.write, writer.is_ready)
+        script.say("before")
         await settle()
         assert texts_of(await stream.get()) == ["before"]
         reader = asyncio.create_task(stream.get())
         await settle()
         for text in ("a", "b"):
-            script.items.put_nowait(text)
-            await settle()
+            script.say(text)
         assert writer.texts == ["a", "b"]
+        await settle()
         assert not reader.done()
         script.items.put_nowait(None)
         assert await reader is None
 
 
-@pytest.mark.parametrize("what", ["timer", "failure"])
-async def test_a_reader_is_not_woken_in_the_middle_of_a_write(what: str) -> None:
+async def test_what_cannot_be_written_is_read_and_what_follows_waits_for_that() -> None:
     script, writer = Script(), Writer()
     async with make_stream(script) as stream:
-        stream.write_with(writer)
-        reader: asyncio.Task[Any] = asyncio.create_task(stream.get(0.001 if what == "timer" else None))
-        await settle(2)
-        writer.gate.clear()
-        script.items.put_nowait("a")
-        await writer.begun.wait()
-        if what == "failure":
-            stream.fail(InternalServerError("over"))
-        await asyncio.sleep(0.02)
-        assert not reader.done()
-        writer.gate.set()
-        if what == "timer":
-            assert await reader == []
-        else:
-            with pytest.raises(InternalServerError, match="over"):
-                await reader
-        assert writer.texts == ["a"]
-
-
-async def test_an_error_comes_after_what_was_written() -> None:
-    script, writer = Script(), Writer()
-    async with make_stream(script) as stream:
-        stream.write_with(writer)
+        stream.write_with(writer.write, writer.is_ready)
         reader = asyncio.create_task(stream.get())
         await settle()
-        script.items.put_nowait("a")
-        script.items.put_nowait(InternalServerError("broken"))
+        writer.is_open = False
+        script.say("a")
+        writer.is_open = True
+        await settle()
+        script.say("b")
+        assert texts_of(await reader) == ["a"]
+        assert texts_of(await stream.get()) == ["b"]
+        assert not writer.texts
+
+
+async def test_a_reader_that_is_about_to_write_comes_first() -> None:
+    script, writer = Script(), Writer()
+    async with make_stream(script) as stream:
+        stream.write_with(writer.write, writer.is_ready)
+        reader = asyncio.create_task(stream.get(0.001))
+        await settle(2)
+        script.say("a")
+        await asyncio.sleep(0.02)
+        assert await reader == []
+        script.say("b")
+        await settle()
+        assert writer.texts == ["a"]
+        assert texts_of(await stream.get()) == ["b"]
+
+
+async def test_an_error_comes_after_what_was_written_and_nothing_after_it() -> None:
+    script, writer = Script(), Writer()
+    async with make_stream(script) as stream:
+        stream.write_with(writer.write, writer.is_ready)
+        reader = asyncio.create_task(stream.get())
+        await settle()
+        script.say("a")
+        stream.fail(InternalServerError("broken"))
+        script.say("b")
         with pytest.raises(InternalServerError, match="broken"):
             await reader
         assert writer.texts == ["a"]
 
 
 async def test_a_writers_error_is_the_readers() -> None:
-    async def write(batch: Batch) -> None:
+    def write(batch: Batch) -> None:
         raise InternalServerError("cannot print")
 
     script = Script()
     async with make_stream(script) as stream:
-        stream.write_with(write)
+        stream.write_with(write, lambda: True)
         reader = asyncio.create_task(stream.get())
         await settle()
-        script.items.put_nowait("a")
+        script.say("a")
         with pytest.raises(InternalServerError, match="cannot print"):
             await reader
 
@@ -133,10 +155,10 @@ async def test_a_writers_error_is_the_readers() -> None:
 async def test_what_several_say_is_put_together_by_the_reader() -> None:
     scripts, writer = [Script(), Script()], Writer()
     async with make_stream(*scripts) as stream:
-        stream.write_with(writer)
+        stream.write_with(writer.write, writer.is_ready)
         reader = asyncio.create_task(stream.get())
         await settle()
         for script in scripts:
-            script.items.put_nowait("a")
+            script.say("a")
         assert await reader == [(0, Content("a")), (1, Content("a"))]
         assert not writer.texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,52 @@ async def test_a_slow_reader_gets_several_chunks_in_one_write(make_box: MakeBox)
         await asyncio.wait_for(call.task, 5)
         bodies = [message["body"] for message in iter_queue(call.messages) if message.get("body")]
     assert b"".join(bodies).count(b'"content":" red"') == 100
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [(CHAT, {"messages": BODY["messages"], "max_tokens": 40}),
+     ("/v1/completions", {"prompt": "x", "max_tokens": 40}),
+     ("/v1/responses", {"input": "hi", "max_output_tokens": 40}),
+     ("/v1/messages", {"messages": BODY["messages"], "max_tokens": 40})],
+)  # fmt: skip
+async def test_what_is_written_without_a_task_is_the_same(
+    make_box: MakeBox, path: str, fields: dict[str, object]
+) -> None:
+    body = {"model": NAME, "temperature": 0, "stream": True} | fields
+    bodies = []
+    for reads in (True, False):
+        box = await make_box(ScriptedEngine())
+        async with AsgiCall(box.app, path, body) as call:
+            call.reads = reads
+            await asyncio.wait_for(call.task, 5)
+        messages = iter_queue(call.messages)
+        assert bool(call.num_written) is reads
+        assert messages[0]["type"] == "http.response.start"
+        assert messages[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+        bodies.append(b"".join(message.get("body", b"") for message in messages))
+        lines = (await box.client.get("/metrics")).text.splitlines()
+        (line,) = [line for line in lines if line.startswith(f'http_response_size_bytes_sum{{handler="{path}"')]
+        assert float(line.split()[-1]) == len(bodies[-1])
+    written, sent = [re.sub(rb"[0-9a-f]{32}|[0-9]{10}", b"", body) for body in bodies]
+    assert written == sent
+    assert written.count(b" red") >= 40
+
+
+async def test_a_client_that_reads_again_gets_everything_in_order(make_box: MakeBox) -> None:
+    gate = asyncio.Semaphore(0)
+    box = await make_box(ScriptedEngine(rule=lambda request, position: 16 + position, gate=gate))
+    async with AsgiCall(box.app, CHAT, BODY | {"max_tokens": 60}) as call:
+        for number in range(60):
+            call.reads = number // 7 % 2 == 0
+            gate.release()
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+        await asyncio.wait_for(call.task, 5)
+    assert call.num_written
+    text = b"".join(message.get("body", b"") for message in iter_queue(call.messages)).decode()
+    pieces = [event["choices"][0]["delta"].get("content", "") for event in read_events(text)]
+    assert "".join(pieces) == box.model.tokenizer.decode([16 + position for position in range(60)])
 
 
 async def test_a_reader_that_stands_still_stops_the_pump(make_box: MakeBox) -> None:

@@ -21,6 +21,7 @@ from appliance.text.events import Content, Event, Finish, Reasoning, ToolCallArg
 from appliance.text.output_parser import OutputParser
 from appliance.text.reasoning_parsers.base import ReasoningParser
 from appliance.text.tool_parsers.base import ToolParser
+from engine.client import Listener
 from engine.errors import EngineLostError, EngineUnavailableError
 from engine.messages import GenerateRequest, RequestOutput, SamplingParams, TokenLogprobs
 from tests.unit.text.conftest import make_byte_level
@@ -43,7 +44,9 @@ class ScriptedEngine:
         self.never_comes_back = False
         self.aborted: list[tuple[str, str]] = []
 
-    async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def submit(
+        self, request: GenerateRequest, listener: Listener | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
         self.requests.append(request)
         self.num_open += 1
         try:
@@ -54,7 +57,7 @@ class ScriptedEngine:
                 if isinstance(step, asyncio.Event):
                     self.is_waiting.release()
                     await step.wait()
-                else:
+                elif listener is None or not listener(step):
                     yield step
         finally:
             self.num_open -= 1
@@ -353,6 +356,63 @@ async def test_parsers_see_their_markers_and_calls_change_the_finish_reason() ->
     assert counted_ids(events) == generation.output_token_ids[0]
 
 
+class Hearer:
+    """An `EventListener` that keeps what it gets; ready for the first ``num_wanted`` outputs."""
+
+    def __init__(self, num_wanted: int = 1000) -> None:
+        self.events: list[Event] = []
+        self.errors: list[Exception] = []
+        self._num_wanted = num_wanted
+
+    def is_ready(self) -> bool:
+        self._num_wanted -= 1
+        return self._num_wanted >= 0
+
+    def take(self, index: int, events: list[Event]) -> None:
+        assert index == 0
+        self.events += events
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+@pytest.mark.parametrize("num_wanted", [0, 1, 3, 1000])
+async def test_a_listener_gets_what_it_is_ready_for_and_the_iterator_the_rest(num_wanted: int) -> None:
+    listener = Hearer(num_wanted)
+    generation = make_generation(ScriptedEngine(lambda _: outputs("Hello 你好 world")))
+    generation.hand_to(listener)
+    iterated = (await collect(generation))[0]
+    assert text_of(listener.events + iterated) == "Hello 你好 world"
+    assert counted_ids(listener.events + iterated) == generation.output_token_ids[0]
+    assert iterated[-1] == Finish("stop", None)
+    assert bool(listener.events) is (num_wanted > 0)
+    assert not any(isinstance(event, Finish) for event in listener.events)
+
+
+async def test_a_stop_string_is_the_iterators_where_there_is_a_listener() -> None:
+    listener = Hearer()
+    engine = ScriptedEngine(lambda _: outputs(" red red blue red", finish="length", eos=False))
+    generation = make_generation(engine, stop=["blue"])
+    generation.hand_to(listener)
+    iterated = (await collect(generation))[0]
+    assert text_of(listener.events) == " red red"
+    assert iterated[-1] == Finish("stop", "blue")
+    assert text_of(listener.events + iterated) == " red red "
+    assert engine.aborted == [("r-0", "stop")]
+
+
+async def test_a_listener_hears_of_the_error_that_it_made() -> None:
+    class Clumsy(Hearer):
+        def take(self, index: int, events: list[Event]) -> None:
+            raise InternalServerError("cannot print")
+
+    listener = Clumsy()
+    generation = make_generation(ScriptedEngine(lambda _: outputs("Hello")))
+    generation.hand_to(listener)
+    await collect(generation)
+    assert [str(error) for error in listener.errors] == ["cannot print"]
+
+
 async def test_a_token_costs_little() -> None:
     num_tokens = 5000
     id = ids_of(" red")[0]
@@ -360,7 +420,9 @@ async def test_a_token_costs_little() -> None:
     steps.append(RequestOutput(request_id="r", token_ids=[EOS], finish_reason="stop"))
 
     class Fast(ScriptedEngine):
-        async def submit(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+        async def submit(
+            self, request: GenerateRequest, listener: Listener | None = None
+        ) -> AsyncGenerator[RequestOutput, None]:
             for step in steps:
                 yield step
 
