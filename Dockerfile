@@ -60,13 +60,13 @@ WORKDIR /
 ARG MODEL=default
 ARG REVISION=
 ARG DTYPE=auto
-# The default model's source has four bits a weight, which int4 keeps exactly; another model is not rounded unasked.
+# The default model's source has four bits a weight, which int4_a8 keeps; another model is not rounded unasked.
 ARG QUANTIZATION=
 ARG VARIANT=cpu
 ARG PIP_NO_INDEX=
 RUN --mount=type=bind,source=.ci/wheels,target=/wheels --mount=type=secret,id=hf_token \
     if [ -s /run/secrets/hf_token ]; then HF_TOKEN=$(cat /run/secrets/hf_token); export HF_TOKEN; fi; \
-    if [ "$MODEL$VARIANT" = defaultcpu ]; then packed=int4; else packed=none; fi; \
+    if [ "$MODEL$VARIANT" = defaultcpu ]; then packed=int4_a8; else packed=none; fi; \
     PYTHONPATH=/opt/breadbox/app python -m appliance bake "$MODEL" ${REVISION:+--revision "$REVISION"} \
         --dtype "$DTYPE" --quantization "${QUANTIZATION:-$packed}" --out /opt/breadbox/models/model \
  && chmod -R a+rX /opt/breadbox/models

@@ -122,4 +122,4 @@ native: $(RUN_STAMP)
 
 $(DEFAULT_MODEL)/manifest.json: | $(RUN_STAMP)
 	@echo "baking the default model into $(DEFAULT_MODEL)"
-	@$(BIN)/breadbox bake default --out $(DEFAULT_MODEL) --quantization "$$([ -n "$$(ls engine/kernels/native/build/*.so 2>/dev/null)" ] && echo int4 || echo none)"
+	@$(BIN)/breadbox bake default --out $(DEFAULT_MODEL) --quantization "$$([ -n "$$(ls engine/kernels/native/build/*.so 2>/dev/null)" ] && echo int4_a8 || echo none)"

@@ -74,7 +74,7 @@ def smollm2() -> Path:
 @pytest.fixture(scope="session")
 def shipped_model() -> Path:
     """The default model as `make run` bakes it."""
-    return _baked(DEFAULT_MODEL, "int4")
+    return _baked(DEFAULT_MODEL, "int4_a8")
 
 
 def _baked(name: str, quantization: str) -> Path:
