@@ -14,7 +14,7 @@ from tests.model.driver import Engine, make_prompts, make_request
 
 PRECISIONS = {  # quantization, then the engine's options
     "shipped": ("shipped", {}),
-    "int4_a8": ("int4_a8", {}),
+    "int4": ("int4", {}),
     "int8": ("int8", {}),
     "bfloat16": ("bfloat16", {}),
     "bfloat16-activations": ("bfloat16", {"dtype": "bfloat16"}),

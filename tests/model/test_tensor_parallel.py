@@ -140,14 +140,19 @@ def test_the_reference_ops_over_two_ranks(tiny: Callable[[str], TinyModel], one_
         engine.runner.close()
 
 
-def test_three_ranks_of_the_default_model_keep_their_order(shipped_model: Path) -> None:
+# int4_a8 rounds the part of a row that a rank has; which groups of it stand out may differ from the whole row's.
+@pytest.mark.parametrize(("quantization", "tolerance"), [("int4", 2e-3), ("shipped", 2e-2)])
+def test_three_ranks_of_the_default_model_keep_their_order(
+    baked_as: Callable[[str], Path], quantization: str, tolerance: float
+) -> None:
     prompt = make_prompts(1, 49152, seed=1, longest=1)[0] * 5 + list(range(1000, 1040))
     config = {"max_model_len": 256, "num_gpu_blocks_override": 16}
-    expected = Engine(shipped_model, "cpu", **config).logits(prompt)
-    engine = Engine(shipped_model, "cpu", tensor_parallel_size=3, **config)
+    model = baked_as(quantization)
+    expected = Engine(model, "cpu", **config).logits(prompt)
+    engine = Engine(model, "cpu", tensor_parallel_size=3, **config)
     try:
         found = engine.logits(prompt)
-        assert relative_error(found, expected) < 2e-3
+        assert relative_error(found, expected) < tolerance
         assert torch.equal(engine.logits(prompt, [1, 2, 30]), found)
     finally:
         engine.runner.close()
