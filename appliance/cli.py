@@ -170,7 +170,8 @@ def _add_bake_arguments(parser: argparse.ArgumentParser) -> None:
         "--quantization",
         choices=QUANTIZATIONS,
         default="auto",
-        help="pack the matrices for the CPU kernels; int4 and int8 keep the codes of a source of that kind; auto keeps "
+        help="pack the matrices for the CPU kernels; int4 and int8 keep the codes of a source of that kind, as does "
+        "int4_a8, which a CPU multiplies with activations of 8 bits (16 where one stands out), not 16; auto keeps "
         "those of an AWQ, GPTQ, FP8 or compressed-tensors checkpoint and packs nothing else; none makes all floats",
     )
     parser.add_argument("--revision", help="commit, tag or branch of a Hugging Face repository")

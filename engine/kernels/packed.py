@@ -20,7 +20,7 @@ LANES = 16  # output channels of a block
 FP8_BLOCK = 128  # input channels that share a scale in fp8_block
 FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT8 = ("fp8", "fp8_block")
-INT4 = ("int4", "int4_a8")  # the same bytes; a CPU multiplies the second with activations of 8 bits instead of 16
+INT4 = ("int4", "int4_a8")  # the same bytes; a CPU multiplies the second with most activations as 8 bits, not 16
 # bytes of 32 input channels of 16 output channels: codes, then scales, for int4 minima, too
 GROUP_BYTES = {name: GROUP * LANES * dtype.itemsize for name, dtype in FLOATS.items()}
 GROUP_BYTES |= {"int8": GROUP * LANES + 2 * LANES} | dict.fromkeys(INT4, GROUP * LANES // 2 + 4 * LANES)

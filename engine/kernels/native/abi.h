@@ -17,7 +17,7 @@ enum BBFormat : int32_t {
     BB_FLOAT16 = 2,
     BB_INT8 = 3,     // symmetric, float16 scale a group and channel; multiplied with int16 activations
     BB_INT4 = 4,     // float16 scale and minimum a group and channel; multiplied with int16 activations
-    BB_INT4_A8 = 5,  // stored like BB_INT4; multiplied with int8 activations
+    BB_INT4_A8 = 5,  // stored like BB_INT4; multiplied with int8 activations, int16 where they stand out
 };
 
 enum BBEpilogue : int32_t { BB_STORE = 0, BB_ADD = 1, BB_SWIGLU = 2 };

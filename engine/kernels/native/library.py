@@ -28,7 +28,7 @@ class Format(IntEnum):
     FLOAT16 = 2
     INT8 = 3  # groups of 32, float16 scales; int16 activations
     INT4 = 4  # groups of 32, float16 scales and minima; int16 activations
-    INT4_A8 = 5  # the same bytes; int8 activations: faster on many rows, less exact
+    INT4_A8 = 5  # the same bytes; activations of 8 bits, of 16 where they stand out: faster, less exact
 
 
 class Epilogue(IntEnum):
