@@ -75,6 +75,14 @@ async def settle(times: int = 10) -> None:
         await asyncio.sleep(0)
 
 
+async def begin_reading(stream: ChoiceStream, writer: Writer) -> asyncio.Task[Batch | None]:
+    """A reader that sleeps, beside whom events may be written."""
+    stream.write_with(writer.write, writer.is_ready)
+    reader = asyncio.create_task(stream.get())
+    await settle()
+    return reader
+
+
 async def test_what_comes_while_the_reader_sleeps_is_written_at_once() -> None:
     script, writer = Script(), Writer()
     async with make_stream(script) as stream:
@@ -96,9 +104,7 @@ async def test_what_comes_while_the_reader_sleeps_is_written_at_once() -> None:
 async def test_what_cannot_be_written_is_read_and_what_follows_waits_for_that() -> None:
     script, writer = Script(), Writer()
     async with make_stream(script) as stream:
-        stream.write_with(writer.write, writer.is_ready)
-        reader = asyncio.create_task(stream.get())
-        await settle()
+        reader = await begin_reading(stream, writer)
         writer.is_open = False
         script.say("a")
         writer.is_open = True
@@ -127,9 +133,7 @@ async def test_a_reader_that_is_about_to_write_comes_first() -> None:
 async def test_an_error_comes_after_what_was_written_and_nothing_after_it() -> None:
     script, writer = Script(), Writer()
     async with make_stream(script) as stream:
-        stream.write_with(writer.write, writer.is_ready)
-        reader = asyncio.create_task(stream.get())
-        await settle()
+        reader = await begin_reading(stream, writer)
         script.say("a")
         stream.fail(InternalServerError("broken"))
         script.say("b")
@@ -155,9 +159,7 @@ async def test_a_writers_error_is_the_readers() -> None:
 async def test_what_several_say_is_put_together_by_the_reader() -> None:
     scripts, writer = [Script(), Script()], Writer()
     async with make_stream(*scripts) as stream:
-        stream.write_with(writer.write, writer.is_ready)
-        reader = asyncio.create_task(stream.get())
-        await settle()
+        reader = await begin_reading(stream, writer)
         for script in scripts:
             script.say("a")
         assert await reader == [(0, Content("a")), (1, Content("a"))]

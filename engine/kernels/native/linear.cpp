@@ -86,6 +86,7 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
     float* y = is_float ? out.values.data() + at : scratch.data();
     convert_row(op.x + row * op.ldx, op.norm, op.eps, op.w->k, padded, y);
     if (is_float) return;
+    const bool has_bytes = uses_bytes(format, op.rows);
     const float most_of_byte = format == BB_INT4_A8 ? OUTLIER * root_mean_square(y, padded, op.w->k) : -1.0f;
     for (int g = 0; g < groups; g++) {
         const float largest = largest_of(y + g * GROUP);
@@ -100,7 +101,6 @@ void prepare_row(const Linear& op, int row, Activations& out, std::vector<float>
                 continue;
             }
         const int64_t first = at + g * GROUP, group = int64_t(row) * groups + g;
-        const bool has_bytes = uses_bytes(format, op.rows);
         if (has_bytes) out.is_split[size_t(group)] = !is_byte;
         quantize_group(y + g * GROUP, largest, top, out.scale[size_t(group)], out.sum[size_t(group)],
                        [&](int i, I codes) {

@@ -24,7 +24,7 @@ struct alignas(64) WideGroup {
 template <int FORMAT>
 constexpr int WIDENED_FROM_ROWS = FORMAT == BB_INT4_A8 ? 8 : 16;
 template <int FORMAT>
-constexpr bool CAN_WIDEN = REGISTERS < 32 && FORMAT >= BB_INT8;
+constexpr bool CAN_WIDEN = REGISTERS < 32 && FORMAT >= BB_INT8 && (FORMAT != BB_INT4_A8 || BYTES_ARE_FASTER);
 
 template <int FORMAT>
 BB_INLINE void widen_group(const uint8_t* packed, WideGroup<FORMAT>& out) {
